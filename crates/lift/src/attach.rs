@@ -147,7 +147,7 @@ pub fn attach(chosen: Chosen, options: &AttachOptions) -> Result<Change, String>
     };
     if !anonymous.is_empty() {
         let budget = Budget { cpu: options.cpu, added: options.added, spare: options.policy.spare };
-        let collapsed = chosen.check().and_then(|()| collapse_somehow(pid, seccomp, &anonymous, &budget));
+        let collapsed = chosen.check().and_then(|()| collapse_somehow(chosen, seccomp, &anonymous, &budget));
         match collapsed {
             Ok((collapsed, stops)) => {
                 change.count(stops);
@@ -251,13 +251,13 @@ fn leave_out_pools(policy: &mut Policy) -> Option<&'static str> {
 
 /// Collapses anonymous memory from outside or, without the right for that, by a borrowed thread.
 fn collapse_somehow(
-    pid: u32,
+    chosen: Chosen,
     seccomp: Seccomp,
     parts: &[Part],
     budget: &Budget,
 ) -> Result<(Collapsed, Stops), String> {
-    match collapse(pid, parts, budget) {
-        Err(Refused::Denied { .. }) => in_tracer(|| collapse_inside(pid, seccomp, parts, budget)),
+    match collapse(chosen.pid, parts, budget) {
+        Err(Refused::Denied { .. }) => in_tracer(|| collapse_inside(chosen, seccomp, parts, budget)),
         other => other.map(|done| (done, Stops::default())).map_err(|refused| refused.to_string()),
     }
 }
@@ -267,15 +267,15 @@ fn collapse_somehow(
 /// # Errors
 /// One line that says why nothing of it can be collapsed.
 pub(crate) fn collapse_once(
-    pid: u32,
+    chosen: Chosen,
     seccomp: Seccomp,
     parts: &[Part],
     budget: &Budget,
 ) -> Result<(Collapsed, Option<Change>), String> {
     let began = Instant::now();
-    let (collapsed, stops) = collapse_somehow(pid, seccomp, parts, budget)?;
+    let (collapsed, stops) = collapse_somehow(chosen, seccomp, parts, budget)?;
     // It may have ended meanwhile.
-    let now = if collapsed.huge > 0 { unchanged(pid).ok() } else { None };
+    let now = if collapsed.huge > 0 { unchanged(chosen.pid).ok() } else { None };
     let change = now.map(|mut change| {
         change.count(stops);
         change.lines.extend(collapsed.to_string().lines().next().map(String::from));
@@ -305,9 +305,7 @@ pub fn restore(chosen: Chosen, seccomp: Seccomp) -> Result<Change, String> {
     let (results, stops, mut complaints) = match copies.is_empty() {
         true => (Vec::new(), Stops::default(), Vec::new()),
         false => in_tracer(|| {
-            let mut live = open(pid, &before, seccomp)?;
-            // Its memory is open now: from here on no other process can be meant.
-            chosen.check()?;
+            let mut live = open(chosen, &before, seccomp)?;
             let results = restore_copies(&mut live, Process::new(pid), &before, &copies);
             let complaints = forbidden_calls(&live).chain(left(live.scratch().all())).collect();
             Ok((results, live.stops(), complaints))
@@ -361,14 +359,15 @@ fn forbidden_calls(live: &Live) -> impl Iterator<Item = String> {
 /// Collapses anonymous memory without the right to do so from outside: a borrowed thread asks for it, and is
 /// stopped for as long as the kernel copies a block.
 fn collapse_inside(
-    pid: u32,
+    chosen: Chosen,
     seccomp: Seccomp,
     parts: &[Part],
     budget: &Budget,
 ) -> Result<(Collapsed, Stops), String> {
+    let pid = chosen.pid;
     let (_, now) = look(pid)?;
     let program = Program::open(pid).map_err(|e| format!("/proc/{pid}/pagemap: {e}"))?;
-    let mut live = open(pid, &now, seccomp)?;
+    let mut live = open(chosen, &now, seccomp)?;
     let mut how = |block: Range| match live.collapse(block) {
         Err(Fault::Call { errno, .. }) => Err(io::Error::from_raw_os_error(errno)),
         other => other.map_err(|fault| io::Error::other(fault.to_string())),
@@ -493,9 +492,11 @@ fn with_help(why: &NotLent) -> String {
 }
 
 /// Prepares a process, and shows that a thread of it can be borrowed.
-fn open(pid: u32, snapshot: &Snapshot, seccomp: Seccomp) -> Result<Live, String> {
-    let live = Live::new(pid, &snapshot.mappings, seccomp == Seccomp::Try);
+fn open(chosen: Chosen, snapshot: &Snapshot, seccomp: Seccomp) -> Result<Live, String> {
+    let live = Live::new(chosen.pid, &snapshot.mappings, seccomp == Seccomp::Try);
     let mut live = live.map_err(|why| with_help(&why))?;
+    // What leads to it is open now: from here on no other process can be meant.
+    chosen.check()?;
     let got = live.borrow(|lent| lent.call(libc::SYS_getpid, [0; 6]));
     match got.map_err(|why| with_help(&why))? {
         ..0 => Err("a system call in it failed that cannot fail: a seccomp filter may refuse it".into()),

@@ -123,7 +123,7 @@ impl Lift {
         let began = Instant::now();
         let (status, mut before) = look(pid)?;
         chosen.check()?;
-        let Permitted { policy, forbidden, stops } = permitted(pid, &status, &before, asked, seccomp)?;
+        let Permitted { policy, forbidden, stops } = permitted(chosen, &status, &before, asked, seccomp)?;
         machine::update(&mut before.machine, &status);
         find_cached(pid, &mut before, &policy);
         let asked = asked.parts.clone();
@@ -155,9 +155,7 @@ impl Lift {
             true => Outcome::default(),
             false => {
                 let (outcome, while_applied, refused) = in_tracer(|| {
-                    let mut live = open(pid, &before, seccomp)?;
-                    // Its memory is open now: from here on no other process can be meant.
-                    chosen.check()?;
+                    let mut live = open(chosen, &before, seccomp)?;
                     files.into_iter().for_each(|file| _ = live.offer(file));
                     let written = plan.spans.iter().filter(|span| span.part.is_writable());
                     live.may_be_written(written.map(|span| span.range));
@@ -262,7 +260,7 @@ struct Permitted {
 
 /// Reads the seccomp filters of the process, if it has any and they are to be asked.
 fn permitted(
-    pid: u32,
+    chosen: Chosen,
     status: &Status,
     before: &Snapshot,
     asked: &Policy,
@@ -272,7 +270,7 @@ fn permitted(
     if status.seccomp.is_some_and(|mode| mode != 0) && seccomp == Seccomp::Auto {
         let policy = &mut permitted.policy;
         (permitted.stops, permitted.forbidden) = in_tracer(|| {
-            let live = open(pid, before, seccomp)?;
+            let live = open(chosen, before, seccomp)?;
             Ok((live.stops(), leave_out(policy, &live)?))
         })?;
     }

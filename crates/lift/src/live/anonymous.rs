@@ -6,7 +6,7 @@
 //! process gets the CPU time that its account affords ([`hugelift_core::worth`]).
 
 use super::family::Family;
-use crate::attach::{Change, collapse_once};
+use crate::attach::{Change, Chosen, collapse_once};
 use crate::options::Seccomp;
 use hugelift_core::collapse::{Budget, Collapsed, Stopped, Why};
 use hugelift_core::snapshot::Part;
@@ -122,7 +122,7 @@ impl Anonymous {
             added: self.budget.added.saturating_sub(added),
             spare: self.budget.spare.saturating_sub(added),
         };
-        let result = collapse_once(pid, self.seccomp, &self.parts, &budget);
+        let result = collapse_once(Chosen { pid, start: Some(start) }, self.seccomp, &self.parts, &budget);
         let (next, pause, least) = (Instant::now(), AGAIN / 2, LEAST);
         let first = Turns { start, next, pause, least, added: 0, refused: false };
         let turns = self.processes.entry(pid).or_insert(first);

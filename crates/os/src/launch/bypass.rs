@@ -90,6 +90,12 @@ pub enum Bypass {
     /// A constructor of the program has put it under a seccomp filter.
     #[error("a constructor of its own has installed a seccomp filter, which might kill it for the lift")]
     Confined,
+    /// A constructor of the program has its system calls dispatched to itself.
+    #[error(
+        "a constructor of its own has its system calls dispatched to itself (prctl(PR_SET_SYSCALL_USER_DISPATCH)): \
+         hugelift can make none in it"
+    )]
+    Dispatches,
     /// The auxiliary vector is not where the kernel puts it.
     #[error("AT_ENTRY was not found on its stack, so it cannot be stopped at its entry point")]
     NoEntry,

@@ -12,7 +12,7 @@
 mod entry_stop;
 mod exec_stop;
 
-use self::entry_stop::{EntryStop, at_entry};
+use self::entry_stop::{EntryStop, at_entry, leave_at_entry};
 use self::exec_stop::{Next, at_exec};
 use crate::launch::bypass::Bypass;
 use crate::trace::deadline::Deadline;
@@ -131,7 +131,12 @@ pub fn attend(running: Running, reap: Option<i32>, hooks: &mut impl LiftHooks) -
                     _ => stopped.resume(Resume::Cont, 0)?,
                 }
             }
-            Stop::Signal(signal) => stopped.resume(Resume::Cont, signal)?,
+            Stop::Signal(signal) => match &loading {
+                Some(program) if program.dispatches(&stopped, signal)? => {
+                    return leave_at_entry(stopped, program, hooks);
+                }
+                _ => stopped.resume(Resume::Cont, signal)?,
+            },
             Stop::Group(_) => stopped.resume(Resume::Listen, 0)?,
             Stop::Syscall => stopped.resume(Resume::Cont, 0)?,
         };

@@ -42,7 +42,7 @@ impl Caves {
         let code = mappings.iter().filter(code).filter(|m| files.may_be_read(m.file));
         let candidates = mappings.iter().filter(vdso).chain(code);
         let free: Vec<Addr> = candidates.flat_map(|mapping| at_the_end_of(pid, mapping)).collect();
-        let data = Addr(free.first()?.0 + arch::LENT_STUB_BYTES as u64);
+        let data = data_of(*free.first()?);
         Some(Caves { free, data })
     }
 
@@ -56,10 +56,25 @@ impl Caves {
         self.free.retain(|free| *free != cave);
     }
 
+    /// Takes a cave out of the choice that is no longer what it was.
+    pub fn lose(&mut self, cave: Addr) {
+        self.give_up(cave);
+        if self.data == data_of(cave)
+            && let Some(next) = self.free.first()
+        {
+            self.data = data_of(*next);
+        }
+    }
+
     /// Returns the address of the bytes that arguments can point to.
     pub fn data(&self) -> Addr {
         self.data
     }
+}
+
+/// Returns the bytes of a cave behind the code.
+fn data_of(cave: Addr) -> Addr {
+    Addr(cave.0 + arch::LENT_STUB_BYTES as u64)
 }
 
 /// Returns the places for a cave in the last bytes of a mapping, the last one first.

@@ -9,6 +9,7 @@
 //! | `HUGELIFT_TEST_DIE=N:stopped` | the helper stops there |
 //! | `HUGELIFT_TEST_DIE=count` | the helper prints how many points it has passed |
 //! | `HUGELIFT_TEST_MOMENTS=SOCKET` | at each point the helper sends its number (8 bytes, native order) to this Unix socket, and goes on when one byte has come back, or after two seconds |
+//! | `HUGELIFT_TEST_LACKS=NAME` | the kernel does not have the call, or the request of a call, of this name |
 //! | `HUGELIFT_TEST_PATIENCE=MS` | how long the launcher and the helper wait, also for a borrowed thread |
 
 use std::time::Duration;
@@ -30,6 +31,18 @@ pub fn patience(time: Duration) -> Duration {
 pub fn patience(time: Duration) -> Duration {
     let named = std::env::var("HUGELIFT_TEST_PATIENCE").ok().and_then(|text| text.parse().ok());
     named.map_or(time, Duration::from_millis)
+}
+
+/// Returns whether a test wants a kernel without the call of this name.
+#[cfg(not(debug_assertions))]
+pub fn lacks(_name: &str) -> bool {
+    false
+}
+
+/// Returns whether a test wants a kernel without the call of this name.
+#[cfg(debug_assertions)]
+pub fn lacks(name: &str) -> bool {
+    std::env::var_os("HUGELIFT_TEST_LACKS").is_some_and(|lacked| lacked == name)
 }
 
 #[cfg(debug_assertions)]

@@ -30,16 +30,22 @@
 //! shortened (`TimedWait`); a thread that is found waiting in another such call with a timeout is not stopped at
 //! all.
 
+mod call;
+mod not_lent;
 mod prepare;
+
+pub use not_lent::NotLent;
 
 use crate::arch::{self, CallEnd, Regs};
 use crate::proc::procfs::Process;
 use crate::trace::caves::{CAVE_BYTES, Caves, DATA_BYTES};
-use crate::trace::filter::{self, Forbids, Known, Refusal};
-use crate::trace::ptrace::{self, Error, Resume, Stop, Stopped, Tid};
+use crate::trace::filter::{self, Known, Refusal};
+use crate::trace::ptrace::{Error, Resume, Stop, Stopped, Tid};
 use crate::trace::seen::Seen;
+use crate::trace::threads::Members;
 use crate::trace::timeout::TimedWait;
 use crate::trace::{deadline, faultpoint};
+use call::Ended;
 use hugelift_core::addr::Addr;
 use hugelift_core::seccomp::Filters;
 use nix::fcntl::Flock;
@@ -52,93 +58,6 @@ use std::time::{Duration, Instant};
 
 /// Arguments with which mmap(2) and mremap(2) do nothing: a length of 0 is EINVAL.
 const NOTHING: [u64; 6] = [0; 6];
-
-/// Why a thread cannot be lent now.
-#[derive(Debug, thiserror::Error)]
-pub enum NotLent {
-    /// The thread has ended, or ptrace(2) refuses it.
-    #[error(transparent)]
-    Trace(#[from] Error),
-    /// SIGSTOP or another stop signal has stopped the process.
-    #[error("the process is stopped by signal {0}; send it SIGCONT and try again")]
-    Stopped(i32),
-    /// A signal is just being delivered; the thread has got it.
-    #[error("thread {0} receives a signal")]
-    Signal(Tid),
-    /// The process has called execve(2).
-    #[error("process {0} has become another program by execve(2)")]
-    Exec(i32),
-    /// The thread is in a restartable sequence (rseq(2)), which a stop inside would not abort.
-    #[error("thread {0} is in a restartable sequence")]
-    Rseq(Tid),
-    /// The thread waits in a call that a stop ends, and whose timeout would begin anew.
-    #[error("thread {0} waits in system call {1}, whose timeout a stop would extend")]
-    Timed(Tid, i64),
-    /// The thread runs, and may be about to leave a wait that has ended.
-    #[error("thread {0} may have just woken up")]
-    Woken(Tid),
-    /// Its registers are not those of this architecture.
-    #[error("thread {0} runs 32-bit code")]
-    OtherBits(Tid),
-    /// All threads are stopped, or in a sleep that a stop does not end.
-    #[error("no thread of process {0} runs or is in a sleep that can be interrupted (see its STAT in ps)")]
-    NoThread(i32),
-    /// Another hugelift changes the process now.
-    #[error("another hugelift changes process {0} just now; try again when it is done")]
-    Busy(i32),
-    /// The process has no executable mapping that ends with zeros.
-    #[error("no executable mapping of process {0} ends with {CAVE_BYTES} unused bytes")]
-    NoCave(i32),
-    /// Seccomp forbids the thread calls of a lift, or may do so.
-    #[error("thread {0}: {1}")]
-    Filtered(Tid, Forbids),
-    /// The thread waits in a call that a stop would cut short.
-    #[error("thread {0} waits in system call {1}, which a stop may cut short")]
-    CutShort(Tid, i64),
-    /// A borrowed thread did not come back in time, or has ended.
-    #[error("a borrowed thread did not come back ({0}); what was begun is left as it is")]
-    Lost(Error),
-    /// No cave is near enough to the thread's code.
-    #[error("no executable mapping near {1} in process {0} ends with {CAVE_BYTES} unused bytes")]
-    OutOfReach(i32, Addr),
-    /// The looks at some threads had become too old when the last one was looked at.
-    #[error(
-        "the threads of process {0} could not all be looked at within a moment; there are many, or it is busy"
-    )]
-    Aged(i32),
-    /// More threads have begun than were prepared for.
-    #[error("process {0} makes threads faster than they are stopped")]
-    TooMany(i32),
-    /// A system call would clear registers that the thread uses.
-    #[error("thread {0} computes with vector registers that a system call clears (SVE, SME)")]
-    Vectors(Tid),
-}
-
-impl NotLent {
-    /// Returns whether no other thread and no later moment helps.
-    pub fn is_final(&self) -> bool {
-        match self {
-            NotLent::Trace(error) => !matches!(error, Error::Vanished(_) | Error::Late(_)),
-            NotLent::Signal(_)
-            | NotLent::Rseq(_)
-            | NotLent::Timed(..)
-            | NotLent::Woken(_)
-            | NotLent::Filtered(..)
-            | NotLent::CutShort(..)
-            | NotLent::OutOfReach(..)
-            | NotLent::TooMany(_)
-            | NotLent::Aged(_)
-            | NotLent::Vectors(_)
-            | NotLent::NoThread(_) => false,
-            NotLent::Stopped(_)
-            | NotLent::Exec(_)
-            | NotLent::OtherBits(_)
-            | NotLent::Busy(_)
-            | NotLent::Lost(_)
-            | NotLent::NoCave(_) => true,
-        }
-    }
-}
 
 /// The code of a stopped thread: what it does if the tracer dies, and where it is.
 #[derive(Debug)]
@@ -199,6 +118,10 @@ pub struct Lent {
     filters: Option<Rc<Filters>>,
     /// The last call that they forbade.
     refused: Option<Refusal>,
+    /// What the last call has raised instead. The thread is stopped where this signal would be delivered.
+    raised: Option<i32>,
+    /// The code that was written to the cave.
+    code: Vec<u8>,
 }
 
 /// What a stopped thread gets back.
@@ -232,7 +155,7 @@ impl Own {
 }
 
 impl Lent {
-    /// Stops thread `tid` of process `pid`, which may be stopped, and prepares it. `memory` is the process's
+    /// Stops thread `tid` of a process, which may be stopped, and prepares it. `memory` is the process's
     /// `/proc/PID/mem`, open for reading and writing: after execve(2) it reads and writes nothing, where a path
     /// would lead to the new program. `known` is what is known of its seccomp filters, `wait` the wait with a
     /// timeout in which it seemed to be, `asks` for how long its stops are asked for before the tracer sleeps.
@@ -240,7 +163,7 @@ impl Lent {
     /// # Errors
     /// [`NotLent`]. The thread then goes on as if nothing had happened.
     pub(crate) fn take(
-        pid: i32,
+        members: &Members,
         tid: Tid,
         stub: Stub<'_>,
         memory: &Rc<Flock<File>>,
@@ -248,7 +171,8 @@ impl Lent {
         wait: Option<TimedWait>,
         asks: Duration,
     ) -> Result<Lent, NotLent> {
-        let running = ptrace::seize(tid)?;
+        let pid = members.pid();
+        let running = members.seize(tid)?;
         let seen = Seen::of(pid, tid);
         running.interrupt()?;
         let (stopped, stop) = running.wait_asking(asks)?;
@@ -274,7 +198,7 @@ impl Lent {
             None => prepare(pid, &mut stopped, looked, &mut stub, memory, known),
         };
         match prepared {
-            Ok(Prepared { cave, own, filters }) => Ok(Lent {
+            Ok(Prepared { cave, code, own, filters }) => Ok(Lent {
                 pid,
                 memory: Rc::clone(memory),
                 stopped: Some(stopped),
@@ -287,6 +211,8 @@ impl Lent {
                 asks,
                 filters,
                 refused: None,
+                raised: None,
+                code,
             }),
             // It has not stopped again.
             Err(Refused { why: why @ NotLent::Trace(Error::Late(_)), .. }) => Err(why),
@@ -321,7 +247,8 @@ impl Lent {
     /// a seccomp filter would answer is not made, and has failed.
     ///
     /// # Errors
-    /// The thread has ended, or did not stop in time.
+    /// The thread has ended, or did not stop in time; or ([`Error::Raised`]) it cannot make calls for us, now and later,
+    /// and can be given back.
     pub fn call(&mut self, number: i64, args: [u64; 6]) -> Result<i64, Error> {
         self.call_unless(number, args, &mut || None)
     }
@@ -330,7 +257,7 @@ impl Lent {
     /// and about to make the call. Returns what the call returned, or the negative errno of the reason.
     ///
     /// # Errors
-    /// The thread has ended, or did not stop in time.
+    /// See [`Lent::call`].
     pub(crate) fn call_unless(
         &mut self,
         number: i64,
@@ -349,43 +276,32 @@ impl Lent {
         if !asks_late && let Some(errno) = refuse() {
             return Ok(i64::from(-errno));
         }
-        let stopped = self.stopped.take().ok_or(Error::Vanished(self.pid))?;
+        let mut stopped = self.stopped.take().ok_or(Error::Vanished(self.pid))?;
         let tid = stopped.tid();
-        stopped.set_regs(&self.own.regs.at(self.cave, self.own.regs.sp()).with_syscall(number, args))?;
-        let mut running = stopped.resume(Resume::Syscall, 0)?;
-        let mut in_call = false;
+        let regs = self.own.regs.at(self.cave, self.own.regs.sp()).with_syscall(number, args);
         let mut refused: Option<i32> = None;
-        loop {
-            let (stopped, stop) = running.wait_asking(self.asks)?;
-            let signal = match stop {
-                Stop::Syscall if in_call => {
-                    if let Some(errno) = refused {
-                        self.stopped = Some(stopped);
-                        return Ok(i64::from(-errno));
-                    }
-                    let result = stopped.regs()?.map_or(i64::from(-libc::EIO), |regs| regs.result());
-                    self.stopped = Some(stopped);
-                    return Ok(result);
-                }
-                Stop::Syscall => {
-                    in_call = true;
-                    refused = if asks_late { refuse() } else { None };
-                    if refused.is_some()
-                        && let Some(regs) = stopped.regs()?
-                    {
-                        stopped.set_regs(&regs.with_syscall(number, NOTHING))?;
-                    }
-                    0
-                }
-                // Only SIGSTOP can arrive here. It takes effect when the thread has been given back.
-                Stop::Signal(signal) => signal,
-                Stop::Group(_) | Stop::Trap => 0,
-                Stop::Exec => return Err(Error::Unexpected { tid, status: 0 }),
-            };
-            if deadline::is_over() {
-                return Err(Error::Late(tid));
+        let mut at_entry = |stopped: &Stopped| {
+            if asks_late
+                && let Some(regs) = stopped.regs()?
+                && let Some(errno) = refuse()
+            {
+                refused = Some(errno);
+                stopped.set_regs(&regs.with_syscall(number, NOTHING))?;
             }
-            running = stopped.resume(Resume::Syscall, signal)?;
+            Ok(())
+        };
+        let ended = match self.raised {
+            Some(signal) => Ended::Raised(signal),
+            None => call::run(&mut stopped, &regs, self.asks, &mut at_entry)?,
+        };
+        self.stopped = Some(stopped);
+        match ended {
+            Ended::With(result) => Ok(refused.map_or(result, |errno| i64::from(-errno))),
+            Ended::Raised(signal) => {
+                self.raised = Some(signal);
+                Err(Error::Raised { tid, signal })
+            }
+            Ended::Exec => Err(Error::Vanished(tid)),
         }
     }
 
@@ -419,7 +335,7 @@ impl Lent {
         if !self.is_same_program() {
             return self.abandon();
         }
-        let decided = self.decide_again()?;
+        let decided = if self.raised.is_none() { self.decide_again()? } else { None };
         let mut stopped = self.stopped.take().ok_or(Error::Vanished(self.pid))?;
         let tid = stopped.tid();
         let Own { regs, wait, mask, .. } = self.own;
@@ -433,9 +349,10 @@ impl Lent {
                 stopped = to_trap(stopped, self.asks)?;
             }
             None => {
-                // A thread that was in no system call can go on from the end of ours.
-                if regs.is_in_call() {
-                    stopped = to_trap(stopped, self.asks)?;
+                // A thread that was in no system call can go on from the end of ours. Where a signal would be delivered,
+                // the kernel is about to do the same as at the trap.
+                if regs.is_in_call() && self.raised.is_none() && !call::to_trap(&mut stopped, self.asks)? {
+                    return stopped.detach(0).map(|()| None);
                 }
                 stopped.set_signal_mask(mask)?;
                 let own;
@@ -443,14 +360,32 @@ impl Lent {
                 stopped.set_regs(&own)?;
             }
         }
-        if self.is_cave {
-            poke(&stopped, &self.memory, self.cave, &[0; CAVE_BYTES])?;
-        }
-        if self.has_data {
-            poke(&stopped, &self.memory, self.data, &[0; DATA_BYTES])?;
-        }
+        self.clear(&stopped);
         let wait = wait.zip(rest).and_then(|(wait, rest)| wait.again(self.pid, tid, rest));
         stopped.detach(0).map(|()| wait)
+    }
+
+    /// Clears the cave and what arguments pointed to, if our code is still there: another thread may have unmapped it, and
+    /// mapped something else. What cannot be cleared stays, as the code of a tracer that was killed does.
+    fn clear(&self, stopped: &Stopped) {
+        if !self.is_cave || !self.has_its_code() {
+            return;
+        }
+        let _ = poke(stopped, &self.memory, self.cave, &[0; CAVE_BYTES]);
+        if self.has_data {
+            let _ = poke(stopped, &self.memory, self.data, &[0; DATA_BYTES]);
+        }
+    }
+
+    /// Returns whether our code is where it was written to.
+    fn has_its_code(&self) -> bool {
+        let mut now = vec![0; self.code.len()];
+        self.memory.read_exact_at(&mut now, self.cave.0).is_ok() && now == self.code
+    }
+
+    /// Returns the cave that no thread may use any more, if there is one: what runs there is not our code.
+    pub(crate) fn lost_cave(&self) -> Option<Addr> {
+        (self.is_cave && self.raised.is_some() && !self.has_its_code()).then_some(self.cave)
     }
 
     /// Lets a thread go on that has not run since it was stopped. The kernel then does what it would have done
@@ -477,7 +412,7 @@ impl Lent {
     /// Returns whether the process is still the program that was prepared: after execve(2) in another thread the id of
     /// the first thread is that of a new program. The open file reads nothing of it.
     fn is_same_program(&self) -> bool {
-        self.memory.read_at(&mut [0], self.data.0).ok() == Some(1)
+        is_same_program(&self.memory, self.data)
     }
 
     /// Lets a thread go on as it is: it ends its code by itself, if it is not another program by now.
@@ -502,8 +437,11 @@ impl Lent {
         if !self.filters.as_ref().is_none_or(allows) {
             return Ok(None);
         }
-        self.call(libc::SYS_getpid, args)?;
-        Ok(Some(end))
+        match self.call(libc::SYS_getpid, args) {
+            Ok(_) => Ok(Some(end)),
+            Err(Error::Raised { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -513,8 +451,8 @@ pub(crate) fn shortened(again: Regs, rest: Option<u64>) -> Regs {
     rest.map_or(again, |rest| again.with_fourth_argument(rest))
 }
 
-/// Brings a thread from the end of a system call to the stop at which the kernel is about to deliver signals,
-/// and to restart a call that was interrupted.
+/// Brings a thread, which has its own mask again, from the end of a system call to the stop at which the kernel is about
+/// to deliver signals, and to restart a call that was interrupted.
 fn to_trap(stopped: Stopped, asks: Duration) -> Result<Stopped, Error> {
     let tid = stopped.tid();
     let mut running = stopped.resume_to_trap(0)?;
@@ -531,6 +469,12 @@ fn to_trap(stopped: Stopped, asks: Duration) -> Result<Stopped, Error> {
             return Err(Error::Late(tid));
         }
     }
+}
+
+/// Returns whether the program is still there whose memory this is. After execve(2) or its end nothing is read, where an
+/// address that is not mapped is an error.
+fn is_same_program(memory: &File, at: Addr) -> bool {
+    !matches!(memory.read_at(&mut [0], at.0), Ok(0))
 }
 
 /// Writes to the process, whatever the protection there (see [`Stopped::poke`]).

@@ -27,6 +27,7 @@ use crate::trace::filter::{Forbids, Refusal, Way};
 use crate::trace::lent::{Lent, NotLent};
 use crate::trace::pass::Passage;
 use crate::trace::ptrace::{Error, Tid};
+use crate::trace::threads::Members;
 use crate::trace::waits::Watch;
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::maps::{Mapping, Prot};
@@ -102,6 +103,8 @@ pub struct Live {
     mappings: Rc<Mappings>,
     /// The memory of ours in it.
     scratch: Scratch,
+    /// Its threads, opened before it is checked that the process is the one that was chosen.
+    members: Members,
     /// The private mappings as the plan knows them, less what was replaced.
     planned: Vec<Mapping>,
     /// Memory that the program has written to, or writes to, and that may be replaced all the same.
@@ -148,6 +151,7 @@ impl Live {
                 Errno::EWOULDBLOCK => NotLent::Busy(pid.cast_signed()),
                 errno => os("lock the memory")(errno.into()).into(),
             })?;
+        let members = Members::of(pid.cast_signed())?;
         let deadline =
             Deadline::within(faultpoint::patience(STOP)).map_err(os("set a timer for the stop"))?;
         let pid = pid.cast_signed();
@@ -165,6 +169,7 @@ impl Live {
             memory,
             mappings,
             scratch: Scratch::default(),
+            members,
             planned,
             written: Written::default(),
             data,
@@ -225,6 +230,7 @@ impl Live {
     fn give_back<R>(&mut self, lent: Lent, worked: Result<R, Error>, urgent: Urgent) -> Result<R, NotLent> {
         self.refusals.extend(lent.refused().filter(|new| !self.refusals.contains(new)));
         let (tid, since) = (lent.tid(), lent.since());
+        lent.lost_cave().into_iter().for_each(|cave| self.caves.lose(cave));
         let returned = lent.give_back();
         self.stops.count += 1;
         self.stops.longest = self.stops.longest.max(since.elapsed());
@@ -235,6 +241,8 @@ impl Live {
                 tid.zip(wait).into_iter().for_each(|(tid, wait)| self.watch.began_again(tid, wait));
                 Ok(value)
             }
+            // It is back, and has not made the call.
+            (Err(error @ Error::Raised { .. }), Ok(_)) => Err(error.into()),
             (Err(error), _) | (_, Err(error)) => {
                 self.is_lost = true;
                 Err(NotLent::Lost(error))

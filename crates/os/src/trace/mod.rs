@@ -7,7 +7,7 @@
 //! - A running program: [`live`] makes system calls in one thread at a time, which [`lent`] borrows and gives
 //!   back; [`caves`] has the places for their code; [`filter`] reads their seccomp filters; `waits` knows the
 //!   threads that cannot be borrowed without being noticed, `seen` what the others did before, `timeout` how
-//!   long they still wait; `pass` gives them files, and [`restore`] maps the files' own pages back.
+//!   long they still wait, `written_back` where the kernel writes that; `go_on` lets a thread go in which nothing was done; `pass` gives them files, and [`restore`] maps the files' own pages back.
 //!
 //! [`own`] changes the calling process, by its own system calls; [`forks`] and [`loaded`] keep fork(3) and dlclose(3) of
 //! other threads away meanwhile.
@@ -22,6 +22,7 @@ pub(crate) mod faultpoint;
 pub mod filter;
 pub mod forks;
 pub mod frame;
+mod go_on;
 mod inject;
 pub mod lent;
 pub mod live;
@@ -36,3 +37,4 @@ pub(crate) mod stored;
 pub mod threads;
 pub(crate) mod timeout;
 pub(crate) mod waits;
+mod written_back;

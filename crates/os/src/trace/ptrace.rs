@@ -24,6 +24,7 @@ const POKEDATA: u32 = 5;
 const CONT: u32 = 7;
 const PEEKSIGINFO: u32 = 0x4209;
 const GET_RSEQ_CONFIGURATION: u32 = 0x420f;
+const GET_SYSCALL_USER_DISPATCH_CONFIG: u32 = 0x4211;
 const SECCOMP_GET_FILTER: u32 = 0x420c;
 const DETACH: u32 = 17;
 const SYSCALL: u32 = 24;
@@ -52,6 +53,16 @@ pub enum Error {
     /// The tracee did not stop before the tracer's deadline.
     #[error("thread {0} did not stop in time; see its STAT in 'ps -L'")]
     Late(Tid),
+    /// Code that it ran for the tracer has raised a signal. It is stopped, and the signal is not delivered.
+    #[error(
+        "thread {tid} could not make a system call for hugelift: that raised signal {signal} (kill -l {signal})"
+    )]
+    Raised {
+        /// The tracee.
+        tid: Tid,
+        /// The signal.
+        signal: i32,
+    },
     /// The tracee stopped in a way that the caller does not expect.
     #[error("process {tid} stopped with unexpected status {status:#x}")]
     Unexpected {
@@ -297,6 +308,24 @@ impl Stopped {
         Ok(stop)
     }
 
+    /// Does the same, and asks for the stop for `time` before it sleeps.
+    ///
+    /// # Errors
+    /// See [`Running::wait`].
+    pub fn run_asking(&mut self, how: Resume, signal: i32, time: Duration) -> Result<Stop, Error> {
+        let (_, stop) = Stopped { tid: self.tid }.resume(how, signal)?.wait_asking(time)?;
+        Ok(stop)
+    }
+
+    /// Does what [`Stopped::run_to_trap`] does, and asks for the stop for `time` before it sleeps.
+    ///
+    /// # Errors
+    /// See [`Running::wait`].
+    pub fn run_to_trap_asking(&mut self, time: Duration) -> Result<Stop, Error> {
+        let (_, stop) = Stopped { tid: self.tid }.resume_to_trap(0)?.wait_asking(time)?;
+        Ok(stop)
+    }
+
     /// Lets the tracee run until it is about to return to its program ([`Stopped::resume_to_trap`]), or to
     /// another stop. After an error it may run still.
     ///
@@ -381,6 +410,28 @@ impl Stopped {
         let what = "PTRACE_GET_RSEQ_CONFIGURATION";
         call(what, GET_RSEQ_CONFIGURATION, self.tid, size, words.as_mut_ptr() as usize).ok()?;
         (words[0] != 0).then_some(Addr(words[0]))
+    }
+
+    /// Returns whether the system calls of the thread are dispatched to itself (PR_SET_SYSCALL_USER_DISPATCH); `None` if
+    /// the kernel does not tell: before Linux 6.4, or where it dispatches none.
+    ///
+    /// # Errors
+    /// The tracee has ended.
+    pub fn dispatches_calls(&self) -> Result<Option<bool>, Error> {
+        /// `PR_SYS_DISPATCH_OFF` (linux/prctl.h)
+        const OFF: u64 = 0;
+        const WHAT: &str = "PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG";
+        if crate::trace::faultpoint::lacks(WHAT) {
+            return Ok(None);
+        }
+        // struct ptrace_sud_config (linux/ptrace.h): mode, selector, offset, length.
+        let mut words = [OFF; 4];
+        let (size, at) = (size_of_val(&words), words.as_mut_ptr() as usize);
+        match call(WHAT, GET_SYSCALL_USER_DISPATCH_CONFIG, self.tid, size, at) {
+            Ok(_) => Ok(Some(words[0] != OFF)),
+            Err(Error::Os { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Returns the instructions of its seccomp filter with this index, 8 bytes each; `None` if it has fewer

@@ -1,10 +1,67 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Stops all threads of a program but the first.
+//! The threads of a process.
+//!
+//! ptrace(2) knows a thread by its number alone. When a thread has ended, its number may be given to a thread of another
+//! process (`kernel.pid_max`, pid_namespaces(7)). So who wants to trace a thread asks afterwards whether it is one of the
+//! process that is meant ([`Members::seize`]): a traced thread keeps its number until its tracer has waited for it.
 
 use crate::proc::procfs::Process;
-use crate::trace::ptrace::{self, Error, Stop, Stopped, Tid};
+use crate::trace::go_on;
+use crate::trace::ptrace::{self, Error, Running, Stop, Stopped, Tid};
+use nix::fcntl::AtFlags;
+use nix::sys::stat::fstatat;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
+
+/// The threads of one process, and of no later one with the same id.
+#[derive(Debug)]
+pub(crate) struct Members {
+    pid: i32,
+    /// `/proc/PID/task`, which has no entries any more once the process has ended.
+    tasks: File,
+}
+
+impl Members {
+    /// Returns the threads of the process that has this id now.
+    ///
+    /// # Errors
+    /// There is no such process, or its /proc cannot be read.
+    pub(crate) fn of(pid: i32) -> Result<Members, Error> {
+        let tasks = File::open(format!("/proc/{pid}/task"));
+        let os = |source| Error::Os { what: "read the threads", tid: pid, source };
+        tasks.map(|tasks| Members { pid, tasks }).map_err(os)
+    }
+
+    /// Returns the id of the process.
+    pub(crate) fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Returns whether a thread is one of the process.
+    pub(crate) fn has(&self, tid: Tid) -> bool {
+        fstatat(&self.tasks, tid.to_string().as_str(), AtFlags::empty()).is_ok()
+    }
+
+    /// Starts to trace a thread of the process without stopping it. The thread of another process that has got its number
+    /// goes on.
+    ///
+    /// # Errors
+    /// [`Error::Vanished`] if the process has no such thread; [`Error::Late`] if another one has the number, and did not
+    /// stop in time; see also [`ptrace::seize`].
+    pub(crate) fn seize(&self, tid: Tid) -> Result<Running, Error> {
+        let running = ptrace::seize(tid)?;
+        if self.has(tid) {
+            return Ok(running);
+        }
+        // Only a thread that has stopped can be let go.
+        running.interrupt()?;
+        let came = running.wait()?;
+        tracing::debug!(tid, process = self.pid, "a thread of another process has this number");
+        go_on::let_go(tid, came, None)?;
+        Err(Error::Vanished(tid))
+    }
+}
 
 /// The other threads of a process, stopped.
 #[derive(Debug, Default)]
@@ -19,6 +76,7 @@ impl Threads {
     /// # Errors
     /// /proc cannot be read, or tracing a thread is not permitted.
     pub fn stop(pid: i32) -> Result<Threads, Error> {
+        let members = Members::of(pid)?;
         let mut threads = Threads::default();
         let mut seen = BTreeSet::from([pid]);
         loop {
@@ -27,7 +85,7 @@ impl Threads {
                 return Ok(threads);
             }
             for tid in fresh {
-                match stop(tid) {
+                match stop(&members, tid) {
                     Ok((stopped, signal)) => {
                         threads.stopped.insert(tid, (stopped, signal));
                     }
@@ -49,8 +107,8 @@ impl Threads {
 }
 
 /// Seizes and stops a thread; returns also the signal that was about to be delivered to it.
-fn stop(tid: Tid) -> Result<(Stopped, i32), Error> {
-    let running = ptrace::seize(tid)?;
+fn stop(members: &Members, tid: Tid) -> Result<(Stopped, i32), Error> {
+    let running = members.seize(tid)?;
     running.interrupt()?;
     let (stopped, stop) = running.wait()?;
     let signal = match stop {

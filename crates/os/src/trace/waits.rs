@@ -11,8 +11,10 @@ use crate::arch::Call;
 use crate::proc::pidfd::pidfd_open;
 use crate::proc::procfs::Process;
 use crate::trace::lent::NotLent;
-use crate::trace::ptrace::{Stopped, Tid};
+use crate::trace::ptrace::{Error, Stopped, Tid};
+use crate::trace::threads;
 use crate::trace::timeout::TimedWait;
+use crate::trace::written_back::WrittenBack;
 use hugelift_core::addr::Addr;
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -50,17 +52,21 @@ impl Watch {
     /// (`/proc/PID/task/TID/syscall`, proc_pid_syscall(5)).
     ///
     /// # Errors
-    /// [`NotLent::Timed`], [`NotLent::CutShort`], [`NotLent::Woken`]
+    /// [`NotLent::Timed`], [`NotLent::CutShort`], [`NotLent::Woken`]; or the thread has ended
     pub fn may_stop(&mut self, pid: i32, tid: Tid) -> Result<Stop, NotLent> {
         // Read first: if the count is the same later, the thread was in its last sleep when it was seen waiting.
         let now = ran(pid, tid);
         // A kernel that does not show the call of a thread (CONFIG_HAVE_ARCH_TRACEHOOK) may have it in any.
         let call = call_of(pid, tid);
-        let Some(Call { number, args, .. }) = call else { return self.may_stop_running(tid, now) };
+        if now.is_none() && call.is_none() && threads::has_ended(pid, tid) {
+            return Err(Error::Vanished(tid).into());
+        }
+        let Some(call @ Call { number, args, .. }) = call else { return self.may_stop_running(tid, now) };
         self.seen.remove(&tid);
         let stop = match wait(number, &args) {
-            Wait::Unnoticed if can_be_made_again(number) => Stop::Repeated,
+            Wait::Unnoticed if is_ended_by_stops(number) => Stop::Repeated,
             Wait::Unnoticed => Stop::Continued,
+            Wait::WrittenBack(rest) if rest.can_be_written(pid, tid, &call) => Stop::Continued,
             Wait::OnSocket if !has_timeout(pid, args[0] as i32) => Stop::Continued,
             Wait::InRegister(timeout) => {
                 let known = self.timed.get(&tid).copied();
@@ -70,7 +76,7 @@ impl Watch {
                 return Ok(Stop::Shortened(found));
             }
             Wait::Timed | Wait::OnSocket => return Err(NotLent::Timed(tid, number)),
-            Wait::CutShort => return Err(NotLent::CutShort(tid, number)),
+            Wait::CutShort | Wait::WrittenBack(_) => return Err(NotLent::CutShort(tid, number)),
         };
         self.seen.extend(now.map(|ran| (tid, Seen { ran, stop: Some(stop) })));
         Ok(stop)
@@ -148,6 +154,8 @@ fn ran(pid: i32, tid: Tid) -> Option<Ran> {
 enum Wait {
     /// The kernel continues it by itself, or it can be made again.
     Unnoticed,
+    /// The kernel continues it by itself, if it can write down what is left of it.
+    WrittenBack(WrittenBack),
     /// With a relative timeout that would begin anew.
     Timed,
     /// With a relative timeout that is its fourth argument, in milliseconds.
@@ -204,6 +212,9 @@ fn wait(number: i64, args: &[u64; 6]) -> Wait {
         0 => Wait::OnSocket,
         _ => Wait::CutShort,
     };
+    if let Some(rest) = WrittenBack::of(number, args) {
+        return Wait::WrittenBack(rest);
+    }
     #[cfg(target_arch = "x86_64")]
     match number {
         libc::SYS_epoll_wait => return in_register(args[3] as i32),
@@ -246,6 +257,20 @@ pub(crate) fn has_timeout_in_register(number: i64) -> bool {
 
 /// Returns whether a call that has ended with EINTR has done nothing, so that it can be made again.
 pub(crate) fn can_be_made_again(number: i64) -> bool {
+    is_ended_by_stops(number) || is_poll(number)
+}
+
+/// Returns whether the kernel continues a call by itself unless it cannot write its timeout back ([`WrittenBack`]).
+fn is_poll(number: i64) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if number == libc::SYS_select {
+        return true;
+    }
+    [libc::SYS_ppoll, libc::SYS_pselect6].contains(&number)
+}
+
+/// Returns whether a stop ends a call with EINTR, and it has done nothing then.
+fn is_ended_by_stops(number: i64) -> bool {
     #[cfg(target_arch = "x86_64")]
     if number == libc::SYS_epoll_wait {
         return true;
@@ -282,6 +307,7 @@ pub(crate) fn timed_out(pid: i32, tid: Tid) -> Option<i64> {
     };
     match wait(number, &args) {
         Wait::Timed | Wait::InRegister(_) => Some(result),
+        Wait::WrittenBack(rest) if rest.is_timeout() => Some(0),
         Wait::OnSocket if has_timeout(pid, args[0] as i32) => Some(result),
         _ => None,
     }
@@ -361,6 +387,7 @@ mod tests {
             (libc::SYS_io_uring_enter, with(3, 1), Wait::Unnoticed),
             (libc::SYS_io_uring_enter, with(3, 9), Wait::Timed),
             (libc::SYS_nanosleep, with(0, 0x7000), Wait::Unnoticed),
+            (libc::SYS_ppoll, with(0, 0x7000), Wait::Unnoticed),
             (libc::SYS_recvfrom, with(0, 3), Wait::OnSocket),
             (libc::SYS_recvfrom, with(3, libc::MSG_WAITALL as u64), Wait::CutShort),
             (libc::SYS_io_uring_enter, with(1, 1), Wait::CutShort),

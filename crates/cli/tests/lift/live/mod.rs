@@ -4,16 +4,19 @@
 mod asked;
 mod data;
 mod denied;
+mod dispatched;
 mod execs;
 mod filtered;
 mod go;
 mod holes;
 mod hostile;
 mod killed;
+mod moments;
 mod places;
 mod refused;
 mod rounds;
 mod writable;
+mod written_back;
 
 use crate::common::huge::{Piece, files, pieces};
 use crate::common::run::{PATIENCE, end_group, lines_of, spawn, wait};

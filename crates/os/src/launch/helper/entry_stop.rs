@@ -17,6 +17,9 @@ use std::time::Duration;
 
 const SIGCONT_BIT: u64 = 1 << (libc::SIGCONT - 1);
 
+/// The code of a SIGSYS that a dispatched call raises (asm-generic/siginfo.h).
+const SYS_USER_DISPATCH: i32 = 2;
+
 /// The mode of seccomp, and how many filters are in force.
 type Filters = (Option<u32>, Option<u32>);
 
@@ -51,6 +54,16 @@ impl EntryStop {
     /// Reads the filters that the program has from the helper's family, while the loader runs.
     pub(super) fn read_inherited_filters(&mut self) {
         self.inherited = own_filters();
+    }
+
+    /// Returns whether the program has stopped at a SIGSYS because a call of the entry stub was dispatched to the program
+    /// itself: a constructor has asked for that (PR_SET_SYSCALL_USER_DISPATCH). Before, at execve(2), nothing is
+    /// dispatched: the kernel ends it there.
+    pub(super) fn dispatches(&self, stopped: &Stopped, signal: i32) -> Result<bool, Error> {
+        if signal != libc::SIGSYS || stopped.signal_origin()?.0 != SYS_USER_DISPATCH {
+            return Ok(false);
+        }
+        Ok(stopped.regs()?.is_some_and(|regs| self.contains(regs.pc())))
     }
 
     /// Returns whether `pc` is in the entry stub.
@@ -93,6 +106,21 @@ pub(super) fn at_entry(
     let left = lift(remote, !program.had_sigcont, hooks);
     threads.release();
     left
+}
+
+/// Lets a program go on whose entry stub cannot make a call. The stub has made no call yet, and has put the program's own
+/// entry point back. A program that is to wait for its helper cannot be made to: it gets a SIGCHLD when that ends.
+pub(super) fn leave_at_entry(
+    stopped: Stopped,
+    program: &EntryStop,
+    hooks: &mut impl LiftHooks,
+) -> Result<(), Error> {
+    let Some(regs) = stopped.regs()? else { return Err(Error::Vanished(stopped.tid())) };
+    refuse(&stopped, hooks, &Bypass::Dispatches);
+    stopped.set_regs(&arch::entry_registers(regs, program.entry))?;
+    program.cave.clear(&stopped)?;
+    // Without the signal.
+    stopped.detach(0)
 }
 
 /// Stops the other threads, if there are any.

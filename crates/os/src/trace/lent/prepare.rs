@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Prepares a stopped thread, so that it may go on whenever the tracer dies.
 
-use super::{Looked, NotLent, Own, Slot, Stub, poke, shortened};
+use super::call::{self, Ended, blocked};
+use super::{Looked, NotLent, Own, Slot, Stub, is_same_program, poke, shortened};
 use crate::arch::{self, Interrupted, Regs};
 use crate::proc::memory;
 use crate::proc::procfs::Process;
+use crate::trace::caves::CAVE_BYTES;
 use crate::trace::filter::{self, Forbids, Known, Refusal, Way};
 use crate::trace::ptrace::{Error, Resume, Stop, Stopped, Tid};
 use crate::trace::timeout::TimedWait;
@@ -12,8 +14,8 @@ use crate::trace::waits;
 use hugelift_core::addr::Addr;
 use hugelift_core::seccomp::Filters;
 use std::fs::File;
-use std::os::unix::fs::FileExt as _;
 use std::rc::Rc;
+use std::time::Duration;
 
 impl Stub<'_> {
     /// Returns where the code of a thread is to be that goes on at `pc`.
@@ -21,6 +23,13 @@ impl Stub<'_> {
         match self {
             Stub::Lent(caves) => caves.within_reach(pc),
             Stub::Leading(slot) | Stub::Waiting(slot) => Some(slot.at),
+        }
+    }
+
+    /// Takes a cave out of the choice in which another thread has put something else, or nothing.
+    fn lose(&mut self, cave: Addr) {
+        if let Stub::Lent(caves) = self {
+            caves.lose(cave);
         }
     }
 
@@ -43,6 +52,18 @@ impl Stub<'_> {
         };
         code.resize(bytes, 0);
         Some(code)
+    }
+
+    /// Returns code for this place that makes one call, also where the code of a thread that waits makes none.
+    fn calling_code(&self, at: Addr, later: &Regs, mask: u64) -> Option<Vec<u8>> {
+        match self {
+            Stub::Lent(_) | Stub::Leading(_) => self.code(at, later, mask),
+            Stub::Waiting(_) => {
+                let mut code = arch::lent_stub(at, later, mask)?;
+                code.resize(arch::SLOT_BYTES, 0);
+                Some(code)
+            }
+        }
     }
 
     /// Returns registers that run the code: if the tracer dies, a thread that does not wait makes a call that
@@ -77,6 +98,7 @@ impl Looked {
 /// A stopped thread that can be lent.
 pub(super) struct Prepared {
     pub(super) cave: Addr,
+    pub(super) code: Vec<u8>,
     pub(super) own: Own,
     pub(super) filters: Option<Rc<Filters>>,
 }
@@ -117,7 +139,7 @@ pub(super) fn prepare(
     let tid = stopped.tid();
     // A file that was opened before execve(2) reads nothing afterwards.
     let Looked { seen, wait, .. } = looked;
-    if memory.read_at(&mut [0], stub.data().0).ok() != Some(1) {
+    if !is_same_program(memory, stub.data()) {
         return Err(NotLent::Exec(pid).into());
     }
     let mut regs = stopped.regs()?.ok_or(NotLent::OtherBits(tid))?;
@@ -156,12 +178,25 @@ pub(super) fn prepare(
         Interrupted::Eintr(..) | Interrupted::Enters => (regs, None, None),
     };
     let mask = stopped.signal_mask()?;
+    let dispatches = stopped.dispatches_calls()?;
     let checked = is_lendable(pid, stopped, &regs, stub).and_then(|()| {
+        if dispatches == Some(true) {
+            return Err(NotLent::Dispatches(tid));
+        }
         let checked = filters.as_deref().map_or(Ok(()), |filters| stub.check(filters));
         checked.map_err(|refusal| NotLent::Filtered(tid, Forbids::Call(refusal)))?;
         let far = || NotLent::OutOfReach(pid, later.pc());
         let cave = stub.within_reach(later.pc()).ok_or_else(far)?;
         let code = stub.code(cave, &later, mask).ok_or_else(far)?;
+        let first = match dispatches {
+            Some(_) => None,
+            None => Some(stub.calling_code(cave, &later, mask).ok_or_else(far)?),
+        };
+        // Another thread may have unmapped the cave.
+        if poke(stopped, memory, cave, first.as_ref().unwrap_or(&code)).is_err() {
+            stub.lose(cave);
+            return Err(far());
+        }
         Ok((cave, code))
     });
     let (cave, code) = match checked {
@@ -176,10 +211,56 @@ pub(super) fn prepare(
             return Err(why.into());
         }
     };
-    poke(stopped, memory, cave, &code)?;
-    stopped.set_regs(&stub.entered(cave, &regs))?;
-    stopped.set_signal_mask(u64::MAX)?;
-    Ok(Prepared { cave, own: Own { regs, again, wait, mask, end }, filters })
+    let own = Own { regs, again, wait, mask, end };
+    let blocked = blocked(pending(pid, tid));
+    let entered = stub.entered(cave, &regs);
+    if dispatches.is_none() {
+        stopped.set_regs(&entered)?;
+        stopped.set_signal_mask(blocked)?;
+        let called = regs.at(cave, regs.sp()).with_syscall(libc::SYS_getpid, [0; 6]);
+        arrives(pid, stopped, &called, (stub, memory, looked.asks), &own)?;
+        if matches!(stub, Stub::Waiting(_)) {
+            poke(stopped, memory, cave, &code)?;
+        }
+    }
+    stopped.set_regs(&entered)?;
+    stopped.set_signal_mask(match stub {
+        // It runs only if the tracer dies.
+        Stub::Waiting(_) => u64::MAX,
+        Stub::Lent(_) | Stub::Leading(_) => blocked,
+    })?;
+    Ok(Prepared { cave, code, own, filters })
+}
+
+/// Finds out by a call that does nothing whether calls of the thread reach the kernel, where that does not tell. If they
+/// do not, the thread gets its registers back.
+fn arrives(
+    pid: i32,
+    stopped: &mut Stopped,
+    called: &Regs,
+    (stub, memory, asks): (&mut Stub<'_>, &File, Duration),
+    own: &Own,
+) -> Result<(), Refused> {
+    let tid = stopped.tid();
+    let is_there = match call::run(stopped, called, asks, &mut |_| Ok(()))? {
+        // A thread that waits goes on as one that has not run: from where the kernel restarts its call.
+        Ended::With(_) if matches!(stub, Stub::Waiting(_)) => call::to_trap(stopped, asks)?,
+        Ended::With(_) => true,
+        Ended::Raised(signal) => {
+            stopped.set_signal_mask(own.mask)?;
+            stopped.set_regs(&own.back(pid, tid).0)?;
+            if signal != libc::SIGSYS {
+                stub.lose(called.pc());
+                return Err(Error::Raised { tid, signal }.into());
+            }
+            if matches!(stub, Stub::Lent(_)) {
+                poke(stopped, memory, called.pc(), &[0; CAVE_BYTES])?;
+            }
+            return Err(NotLent::Dispatches(tid).into());
+        }
+        Ended::Exec => false,
+    };
+    if is_there { Ok(()) } else { Err(NotLent::Exec(pid).into()) }
 }
 
 /// Checks that a stopped thread would not notice system calls.
@@ -233,6 +314,11 @@ fn make_anew(
 /// Returns whether the call that the stop has interrupted is this wait.
 fn is_in(wait: &TimedWait, interrupted: &Interrupted) -> bool {
     matches!(interrupted, Interrupted::Eintr(number, again, _) if wait.is_in(*number, again.fourth_argument()))
+}
+
+/// Returns the signals that are pending for a thread or its process, also those that it blocks.
+fn pending(pid: i32, tid: Tid) -> u64 {
+    Process::new(pid.cast_unsigned()).status_of_thread(tid).map_or(0, |status| status.pending)
 }
 
 /// Returns whether a signal is pending that the thread does not block.

@@ -161,8 +161,8 @@ impl Live {
         let replaced = began.elapsed();
         match &made {
             Ok(_) => {}
-            // It cannot set the word any more.
-            Err(Error::Vanished(_)) => {
+            // It cannot set the word any more, or does not run the code that would.
+            Err(Error::Vanished(_) | Error::Raised { .. }) => {
                 let _ = self.set_word(region, 1);
                 self.let_go(others.stopped);
                 return made;
@@ -258,8 +258,8 @@ fn result_of(value: i64) -> Result<i64, i32> {
 pub(super) fn not_now(why: NotLent) -> Came {
     let words = format!("its threads could not all be stopped for a moment: {why}");
     match why {
-        // A filter does not change, and a thread of the kernel or of another tracer stays one.
-        NotLent::Filtered(..) => Came::Never(words),
+        // A filter does not change, dispatch seldom does, and a thread of the kernel or of another tracer stays one.
+        NotLent::Filtered(..) | NotLent::Dispatches(_) => Came::Never(words),
         why if why.is_final() => Came::Never(words),
         _ => Came::NotNow(words),
     }

@@ -66,7 +66,7 @@ impl Live {
                     stop => stop.and_then(|stop| {
                         let stub = slot.map_or(Stub::Lent(&mut self.caves), Stub::Leading);
                         let asks = urgent::asks(self.pid, tid);
-                        Lent::take(self.pid, tid, stub, &self.memory, known, stop.timed(), asks)
+                        Lent::take(&self.members, tid, stub, &self.memory, known, stop.timed(), asks)
                     }),
                 };
                 match taken {
@@ -84,6 +84,11 @@ impl Live {
                             self.filters.insert(tid, Err(forbids));
                         }
                         why = NotLent::Filtered(tid, forbids);
+                        forbidden = true;
+                    }
+                    // A thread that dispatches its calls goes on doing so.
+                    Err(NotLent::Dispatches(tid)) => {
+                        why = NotLent::Dispatches(tid);
                         forbidden = true;
                     }
                     Err(NotLent::Trace(Error::Vanished(_))) => {}

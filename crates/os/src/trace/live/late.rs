@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Threads that did not stop in time, and may stop at any moment since.
 
-use crate::arch::{self, Interrupted};
-use crate::proc::procfs::Process;
-use crate::trace::lent::shortened;
-use crate::trace::ptrace::{self, Error, Stop, Stopped, Tid};
-use crate::trace::seen::Seen;
+use crate::trace::go_on::let_go;
+use crate::trace::ptrace::{self, Tid};
 use crate::trace::timeout::TimedWait;
-use crate::trace::waits;
 
 /// Lets a thread go on that has not stopped in time, if it has stopped since. `wait` is the last wait with a timeout in
 /// which it was seen. Returns whether it is still traced.
@@ -20,38 +16,4 @@ pub(super) fn release(pid: i32, tid: Tid, wait: Option<TimedWait>) -> bool {
             false
         }
     }
-}
-
-/// Lets it go on. A call that the stop has ended with EINTR is made again, with the rest of its timeout, unless a
-/// signal with a handler ends it.
-pub(super) fn let_go(
-    pid: i32,
-    (stopped, stop): (Stopped, Stop),
-    wait: Option<TimedWait>,
-) -> Result<(), Error> {
-    let signal = match stop {
-        Stop::Signal(signal) => signal,
-        Stop::Trap | Stop::Group(_) | Stop::Exec | Stop::Syscall => 0,
-    };
-    let tid = stopped.tid();
-    if let Some(regs) = stopped.regs()?
-        && let seen = Seen::of(pid, tid)
-        && let Interrupted::Eintr(number, again, _) = arch::interrupted(&regs, &seen.and_stopped(&stopped))
-        && waits::can_be_made_again(number)
-        && (arch::DECIDES_LATE || !is_handled(pid, tid, signal))
-    {
-        let is_it =
-            |wait: &TimedWait| wait.was_stopped(pid, tid) && wait.is_in(number, again.fourth_argument());
-        let rest = wait.filter(is_it).map(|wait| wait.rest());
-        let again = shortened(again, rest);
-        stopped.set_regs(&arch::undecided(&regs, &again).unwrap_or(again))?;
-    }
-    stopped.detach(signal)
-}
-
-/// Returns whether a handler runs when the thread goes on.
-fn is_handled(pid: i32, tid: Tid, signal: i32) -> bool {
-    let status = Process::new(pid.cast_unsigned()).status_of_thread(tid);
-    let delivered = if signal > 0 { 1 << (signal - 1) } else { 0 };
-    status.is_ok_and(|status| (status.pending & !status.blocked | delivered) & status.caught != 0)
 }

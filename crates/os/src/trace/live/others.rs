@@ -13,14 +13,14 @@
 //! None of them runs before it is let go. A signal that is just being delivered is delivered first: the thread stops
 //! at the first instruction of its handler.
 
+use super::Live;
 use super::looks::Looks;
 use super::region::Region;
-use super::{Live, late};
 use crate::trace::filter::Known;
 use crate::trace::lent::{Lent, NotLent, Stub};
 use crate::trace::ptrace::{self, Error, Running, Stop, Stopped, Tid};
 use crate::trace::seen::Seen;
-use crate::trace::{deadline, faultpoint, threads};
+use crate::trace::{deadline, faultpoint, go_on, threads};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
@@ -66,9 +66,13 @@ impl Live {
         let mut first = Ok(());
         let mut running: Vec<(Running, Seen)> = Vec::with_capacity(fresh.len());
         for tid in fresh {
-            match ptrace::seize(*tid) {
+            match self.members.seize(*tid) {
                 Ok(one) => running.push((one, Seen::of(self.pid, *tid))),
                 Err(Error::Vanished(_)) => {}
+                Err(Error::Late(tid)) => {
+                    self.late.push(tid);
+                    first = first.and(Err(Error::Late(tid).into()));
+                }
                 Err(_) if threads::has_ended(self.pid, *tid) => {}
                 Err(error) => first = first.and(Err(error.into())),
             }
@@ -103,7 +107,7 @@ impl Live {
         let (known, slot) = match (known, slot) {
             (Ok(known), Some(slot)) => (known, slot),
             (known, _) => {
-                late::let_go(self.pid, came, self.watch.timed(tid))?;
+                go_on::let_go(self.pid, came, self.watch.timed(tid))?;
                 return Err(known.err().unwrap_or(NotLent::TooMany(self.pid)));
             }
         };
