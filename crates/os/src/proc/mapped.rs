@@ -17,6 +17,7 @@ use crate::proc::procfs::Process;
 use hugelift_core::addr::Range;
 use hugelift_core::maps::{FileId, Mapping};
 use hugelift_core::mounts::Mounts;
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::statfs::{BTRFS_SUPER_MAGIC, FsType, OVERLAYFS_SUPER_MAGIC, fstatfs};
 use nix::unistd::geteuid;
 use std::cell::OnceCell;
@@ -76,9 +77,7 @@ impl MappedFiles {
         self.mounts.get_or_init(|| {
             let read = |process: Process| process.read("mountinfo").unwrap_or_default();
             let mut mounts = Mounts::parse(&read(Process::OWN), &read(self.process));
-            if let Ok(device) = device_of_memory_files() {
-                mounts.add(device, "tmpfs");
-            }
+            devices_of_memory_files().for_each(|device| mounts.add(device, "tmpfs"));
             mounts
         })
     }
@@ -202,11 +201,16 @@ pub fn file_at(process: Process, range: Range) -> io::Result<FileId> {
     open::id_without_waiting(&open::path_only(&process.map_file(range))?)
 }
 
-/// Returns the device of the files that memfd_create(2) makes, which is in no list of mounts.
-fn device_of_memory_files() -> io::Result<(u32, u32)> {
-    let flags = nix::sys::memfd::MFdFlags::MFD_CLOEXEC;
-    let meta = File::from(nix::sys::memfd::memfd_create(c"hugelift", flags)?).metadata()?;
-    Ok((libc::major(meta.dev()), libc::minor(meta.dev())))
+/// Returns the devices of the files that memfd_create(2) makes, which are in no list of mounts: one for ordinary pages,
+/// and one for each size of pages of a pool, which anonymous memory of that pool has too.
+fn devices_of_memory_files() -> impl Iterator<Item = (u32, u32)> {
+    // MFD_HUGE_SHIFT: the binary logarithm of the size, from 64 kB to 16 GB.
+    let pools = (16..=34).map(|log| libc::MFD_HUGETLB | (log << 26));
+    std::iter::once(0).chain(pools).filter_map(|flags| {
+        let flags = MFdFlags::from_bits_retain(flags | libc::MFD_CLOEXEC);
+        let meta = File::from(memfd_create(c"hugelift", flags).ok()?).metadata().ok()?;
+        Some((libc::major(meta.dev()), libc::minor(meta.dev())))
+    })
 }
 
 #[cfg(test)]
@@ -232,7 +236,7 @@ mod tests {
 
     #[test]
     fn a_file_in_memory_has_a_device_that_is_mounted_nowhere() {
-        let device = device_of_memory_files().unwrap();
+        let device = devices_of_memory_files().next().unwrap();
         let mounts = Process::OWN.read("mountinfo").unwrap();
         assert!(!Mounts::parse(&mounts, b"").knows(device));
     }
