@@ -134,7 +134,7 @@ fn the_watcher_of_a_run_leaves_such_a_program_alone() {
     }
     // With huge pages in the page cache nothing would be left to the watcher.
     let copy = Primed::small(&program);
-    let words = ["run", "-v", "--backing", "thp", "--"];
+    let words = ["run", "-v", "--"];
     let mut command = Cmd::new([HUGELIFT]).args(words).arg(copy.path()).arg("computing").command(None);
     let mut child = command.stdin(Stdio::piped()).spawn().expect("hugelift");
     let lines = says_so(&mut child);
