@@ -102,6 +102,8 @@ make_deb() {
   deb_of "$root" hugelift
   root=$work/deb-library
   stage_library "$root" /usr "lib/$arch-linux-gnu" libhugelift-dev
+  # Debian's libraries are not executable.
+  chmod 644 "$root/usr/lib/$arch-linux-gnu/libhugelift.so.0"
   install -D -m644 -t "$root/DEBIAN" packaging/deb/libhugelift-dev/{shlibs,triggers}
   deb_of "$root" libhugelift-dev
 }
