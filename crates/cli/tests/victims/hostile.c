@@ -53,6 +53,8 @@ static char selector; /* of syscall user dispatch: 1 blocks */
 static unsigned long libc_start, libc_bytes, code_start, code_bytes;
 static int ring = -1, ring_pages;
 static void *ring_memory;
+/* Data to lift, which the checkers write to all the time. */
+static volatile uint32_t data[2 << 20] = { 1 };
 
 /* Pages of the code in the middle of the first huge page, whose functions nobody calls. */
 static char *own(void)
@@ -85,12 +87,18 @@ static size_t pieces_wrong(void)
 	return bad;
 }
 
-static void *check(void *unused)
+static void *check(void *number)
 {
 	struct timespec pause = { 0, 1000000 };
-	(void)unused;
-	for (;;) {
+	size_t words = sizeof data / sizeof *data, first = 1 + (size_t)(intptr_t)number;
+	for (uint32_t round = 0;; round++) {
 		atomic_fetch_add(&wrong, (int)code_wrong(601));
+		/* Each checker has its own words: none of its writes may be lost. */
+		for (size_t at = first; at < words; at += 512) {
+			if (data[at] != round)
+				atomic_fetch_add(&wrong, 1);
+			data[at] = round + 1;
+		}
 		nanosleep(&pause, NULL);
 	}
 	return NULL;
@@ -361,8 +369,8 @@ int main(int argc, char **argv)
 		return 3;
 	if (pthread_create(&checker, NULL, leave, NULL) || pthread_join(checker, NULL))
 		return 4;
-	for (int i = 0; i < CHECKERS; i++)
-		if (pthread_create(&checker, NULL, check, NULL))
+	for (intptr_t i = 0; i < CHECKERS; i++)
+		if (pthread_create(&checker, NULL, check, (void *)i))
 			return 4;
 	start_decoys();
 	puts("ready");

@@ -27,7 +27,7 @@ const CAP_SYS_ADMIN: u32 = 21;
 pub struct OwnStatus(Vec<u8>);
 
 impl OwnStatus {
-    /// Reads the status of the calling process, by open(2), read(2) and close(2) alone.
+    /// Reads the status of the calling process, by openat(2), read(2) and close(2) alone.
     ///
     /// # Errors
     /// [`ProcError`]
@@ -112,11 +112,13 @@ fn read(path: &str) -> Result<Vec<u8>, ProcError> {
     };
     let name = CString::new(path).map_err(|_| failed(Errno::EINVAL))?;
     let mut text = vec![0; 8 << 10];
-    // The standard library makes other calls too.
-    // SAFETY: open(2) of a string that ends in NUL; read(2) writes at most `text.len()` bytes to
+    // By its number: the standard library makes other calls too, and musl's open(3) makes open(2) and fcntl(2), which a
+    // filter for programs of another C library may not know.
+    // SAFETY: openat(2) of a string that ends in NUL; read(2) writes at most `text.len()` bytes to
     // `text`; close(2) of what was opened here. errno is read before close(2) can change it.
     let got = unsafe {
-        let fd = libc::open(name.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+        let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+        let fd = libc::syscall(libc::SYS_openat, libc::AT_FDCWD, name.as_ptr(), flags) as libc::c_int;
         if fd < 0 {
             return Err(failed(Errno::last()));
         }

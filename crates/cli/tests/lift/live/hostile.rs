@@ -14,8 +14,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How many rounds an act has, half of them in attach and half in restore, unless HUGELIFT_HOSTILE_ROUNDS says another
-/// number.
+/// How many rounds an act has, a third of them in each step, unless HUGELIFT_HOSTILE_ROUNDS says another number.
 const ROUNDS: u64 = 6;
 /// How long an act may take. hugelift waits for two seconds.
 const ACT: Duration = Duration::from_millis(1800);
@@ -86,17 +85,35 @@ fn perform(running: &mut Running, act: Act) -> bool {
             });
             is_sent
         }
-        // SAFETY: kill(2) with numbers.
         Act::RealTime => {
-            (0..SIGNALS).all(|_| unsafe { nix::libc::kill(pid.as_raw(), nix::libc::SIGRTMIN()) } == 0)
+            // SAFETY: kill(2) with numbers.
+            let send = |_| unsafe { nix::libc::kill(pid.as_raw(), nix::libc::SIGRTMIN()) } == 0;
+            (0..SIGNALS).all(send)
         }
         Act::Kill => kill(pid, Signal::SIGKILL).is_ok(),
     }
 }
 
-fn plain(verb: &str, pid: u32) -> Cmd {
-    let options: &[&str] = if verb == "attach" { &["--backing", "thp"] } else { &[] };
-    Cmd::new([WITH_FAULT_POINTS, verb]).args(options).arg(pid.to_string())
+/// What is done to the process when the act comes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Step {
+    /// Its code and constants are lifted.
+    Attach,
+    /// They are restored.
+    Restore,
+    /// Its data are lifted, for which all threads are stopped.
+    AttachData,
+}
+
+impl Step {
+    fn command(self, pid: u32) -> Cmd {
+        let words: &[&str] = match self {
+            Step::Attach => &["attach", "--backing", "thp"],
+            Step::Restore => &["restore"],
+            Step::AttachData => &["attach", "--backing", "thp", "--parts", "data"],
+        };
+        Cmd::new([WITH_FAULT_POINTS]).args(words).arg(pid.to_string())
+    }
 }
 
 /// What came of a command that was told of its moments.
@@ -109,11 +126,11 @@ struct Told {
 }
 
 /// Runs the command, and performs the act at the moment `at`.
-fn at_moment(running: &mut Running, verb: &str, act: Act, at: u64) -> Told {
+fn at_moment(running: &mut Running, step: Step, act: Act, at: u64) -> Told {
     let dir = tempfile::TempDir::new().expect("a folder");
     let path = dir.path().join("moments");
     let listener = UnixListener::bind(&path).expect("a socket");
-    let cmd = plain(verb, running.pid()).env("HUGELIFT_TEST_MOMENTS", &path);
+    let cmd = step.command(running.pid()).env("HUGELIFT_TEST_MOMENTS", &path);
     let (over, acted, moments) = (AtomicBool::new(false), AtomicBool::new(false), AtomicU64::new(0));
     let running = Mutex::new(running);
     let serve = |mut stream: UnixStream| {
@@ -213,19 +230,19 @@ impl Seen {
 /// One round: the act at the moment `at` of the command. Returns whether the act came at its moment.
 fn round(
     running: &mut Running,
-    verb: &str,
+    step: Step,
     (_, act, left): (&str, Act, Left),
     at: u64,
 ) -> Result<bool, String> {
     let pid = running.pid();
     let before = Seen::of(pid);
-    if verb == "restore" {
-        let outcome = plain("attach", pid).bare();
+    if step == Step::Restore {
+        let outcome = Step::Attach.command(pid).bare();
         if outcome.end != End::Code(0) {
             return Err(format!("the attach before: {outcome:?}"));
         }
     }
-    let Told { outcome, acted, .. } = at_moment(running, verb, act, at);
+    let Told { outcome, acted, .. } = at_moment(running, step, act, at);
     ended(&outcome)?;
     if left == Left::Nothing {
         return match wait(&mut running.child, Instant::now() + PATIENCE) {
@@ -240,7 +257,12 @@ fn round(
     if !bad.is_empty() {
         return Err(format!("writable and executable: {bad:?}"));
     }
-    let restored = plain("restore", pid).bare();
+    if step == Step::AttachData {
+        // The copies are the program's data now.
+        let now = descriptors(pid);
+        return if now == before.descriptors { Ok(acted) } else { Err(format!("descriptors {now:?}")) };
+    }
+    let restored = Step::Restore.command(pid).bare();
     if restored.end != End::Code(0) {
         return Err(format!("the restore afterwards: {restored:?}"));
     }
@@ -249,14 +271,14 @@ fn round(
     Ok(acted)
 }
 
-/// Returns how many moments each command has.
-fn moments() -> [(&'static str, u64); 2] {
+/// Returns how many moments each step has.
+fn moments() -> [(Step, u64); 3] {
     let mut running = start();
-    ["attach", "restore"].map(|verb| {
-        let told = at_moment(&mut running, verb, Act::Kill, u64::MAX);
+    [Step::Attach, Step::Restore, Step::AttachData].map(|step| {
+        let told = at_moment(&mut running, step, Act::Kill, u64::MAX);
         assert_eq!(told.outcome.end, End::Code(0), "{:?}", told.outcome);
-        assert!(told.moments > 20, "{verb} has {} moments", told.moments);
-        (verb, told.moments)
+        assert!(told.moments > 20, "{step:?} has {} moments: {:?}", told.moments, told.outcome);
+        (step, told.moments)
     })
 }
 
@@ -267,20 +289,21 @@ fn each_moment(acts: &[(&str, Act, Left)]) {
     let (mut wrong, counts) = (Vec::new(), moments());
     for act in acts {
         let (mut running, mut acted, mut count) = (start(), 0, 0);
-        for (verb, moments) in counts {
-            let each = rounds.div_ceil(2);
+        for (step, moments) in counts {
+            let each = rounds.div_ceil(3);
             for n in 0..each {
                 let at = (n * moments + random.u64(0..moments)) / each;
-                match round(&mut running, verb, *act, at) {
+                match round(&mut running, step, *act, at) {
                     Ok(came) => {
                         acted += u32::from(came);
                         count += 1;
-                        if matches!(act.2, Left::Changed | Left::Nothing) {
+                        // A process whose data are lifted has nothing left to lift.
+                        if matches!(act.2, Left::Changed | Left::Nothing) || step == Step::AttachData {
                             running = start();
                         }
                     }
                     Err(why) => {
-                        wrong.push(format!("{}, moment {at} of {moments} of {verb}: {why}", act.0));
+                        wrong.push(format!("{}, moment {at} of {moments} of {step:?}: {why}", act.0));
                         running = start();
                     }
                 }
