@@ -192,12 +192,15 @@ pub(super) fn prepare(
             Some(_) => None,
             None => Some(stub.calling_code(cave, &later, mask).ok_or_else(far)?),
         };
-        // Another thread may have unmapped the cave.
-        if poke(stopped, memory, cave, first.as_ref().unwrap_or(&code)).is_err() {
-            stub.lose(cave);
-            return Err(far());
+        match poke(stopped, memory, cave, first.as_ref().unwrap_or(&code)) {
+            Ok(()) => Ok((cave, code)),
+            Err(error @ Error::Vanished(_)) => Err(error.into()),
+            // Another thread has unmapped the cave.
+            Err(_) => {
+                stub.lose(cave);
+                Err(far())
+            }
         }
-        Ok((cave, code))
     });
     let (cave, code) = match checked {
         Ok(checked) => checked,
@@ -215,11 +218,14 @@ pub(super) fn prepare(
     let blocked = blocked(pending(pid, tid));
     let entered = stub.entered(cave, &regs);
     if dispatches.is_none() {
-        stopped.set_regs(&entered)?;
-        stopped.set_signal_mask(blocked)?;
         let called = regs.at(cave, regs.sp()).with_syscall(libc::SYS_getpid, [0; 6]);
+        stopped.set_regs(&called)?;
+        stopped.set_signal_mask(blocked)?;
         arrives(pid, stopped, &called, (stub, memory, looked.asks), &own)?;
         if matches!(stub, Stub::Waiting(_)) {
+            // It must not be in code that is replaced, should the tracer die now.
+            stopped.set_signal_mask(mask)?;
+            stopped.set_regs(&regs)?;
             poke(stopped, memory, cave, &code)?;
         }
     }
