@@ -86,6 +86,7 @@ int main(int argc, char **argv)
 	struct io_event event;
 	int has_aio = !syscall(SYS_io_setup, 1, &context);
 
+	int64_t began = now();
 	*fixed = time;
 	if (!strcmp(call, "select"))
 		memcpy(page, &value, sizeof value);
@@ -100,7 +101,6 @@ int main(int argc, char **argv)
 	struct futex_one futex = { 0, (uint64_t)(uintptr_t)&word, 2, 0 }; /* FUTEX_32 */
 	puts("ready");
 	fflush(stdout);
-	int64_t began = now();
 	long result = -2;
 	errno = 0;
 #define IS(name) (!strcmp(call, name) && (is = 1))
