@@ -14,6 +14,7 @@ use hugelift_core::printable::Untrusted;
 use hugelift_core::proc_stat::{Stat, parse_last_cpu, parse_stat};
 use hugelift_core::smaps::{Usage, parse_smaps};
 use nix::errno::Errno;
+use nix::fcntl::OFlag;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read};
@@ -404,7 +405,7 @@ pub fn read_whole(path: &Path) -> io::Result<Vec<u8>> {
     // Most are much smaller. The memory behind what was read is not touched, as each of its pages would cost a start a
     // page fault. `take` keeps the standard library from asking for the size.
     let mut bytes = Vec::with_capacity(16 << 10);
-    File::open(path)?.take(u64::MAX).read_to_end(&mut bytes)?;
+    open::with(path, OFlag::O_RDONLY)?.take(u64::MAX).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
