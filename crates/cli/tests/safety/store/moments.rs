@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Each page of the private program that its reader does not know has these bytes.
-const MARK: &[u8; 16] = b"\xc3a secret: 8f1d27";
+const MARK: &[u8; 16] = b"\xc3a secret: 8f1d2";
 /// Root's command ends within this time, also on a busy machine.
 const SOON: Duration = Duration::from_secs(60);
 /// Later moments are those of other objects.
