@@ -56,8 +56,8 @@ impl Thief {
         let _ = sent.then(|| self.said.read_line(&mut String::new()));
     }
 
-    /// Returns whether any of its memory has a byte of the private program.
-    fn has_secret(&self) -> bool {
+    /// Returns whether any of its memory has a page of the private program, with a mark `within` the page.
+    fn has_secret(&self, within: u64) -> bool {
         let proc = |name: &str| format!("/proc/{}/{name}", self.child.id());
         let maps = fs::read_to_string(proc("maps")).unwrap_or_default();
         let Ok(memory) = fs::File::open(proc("mem")) else { return false };
@@ -66,8 +66,8 @@ impl Thief {
             let number = |text| u64::from_str_radix(text, 16).expect("an address");
             let (start, end) = (number(start), number(end));
             (start..end).step_by(4096).any(|at| {
-                let mut page = [0; 4096];
-                memory.read_exact_at(&mut page, at).is_ok() && page.windows(MARK.len()).any(|w| w == MARK)
+                let mut bytes = [0; MARK.len()];
+                memory.read_exact_at(&mut bytes, at + within).is_ok() && bytes == *MARK
             })
         })
     }
@@ -88,6 +88,8 @@ struct World {
     public: PathBuf,
     thief: PathBuf,
     inode: u64,
+    /// Where in its pages the private program is marked.
+    within: u64,
     /// The entries of others.
     entries: Vec<Value>,
 }
@@ -102,7 +104,7 @@ impl World {
         fs::create_dir(&private).expect("a directory");
         fs::create_dir(disk.join("other")).expect("a directory");
         let secret = program(&private, "program");
-        mark(&secret);
+        let within = mark(&secret);
         for path in [&private, &secret] {
             fs::set_permissions(path, Permissions::from_mode(0o700)).expect("chmod");
             std::os::unix::fs::chown(path, Some(1), Some(1)).expect("chown");
@@ -120,7 +122,7 @@ impl World {
         fs::set_permissions(&over, Permissions::from_mode(0o777)).expect("chmod");
         let inode = fs::metadata(&secret).expect("stat").ino();
         let thief = dir.path().join(thief.file_name().expect("a name"));
-        let mut world = World { dir, shelf, private, public, thief, inode, entries: Vec::new() };
+        let mut world = World { dir, shelf, private, public, thief, inode, within, entries: Vec::new() };
         world.entries = world.of_others();
         assert_eq!(world.entries.len(), 2);
         world
@@ -160,6 +162,7 @@ impl World {
 
     /// One lift by root, with these acts. Returns how many moments there were.
     fn round(&self, acts: &[(usize, Act)]) -> Result<usize, TestCaseError> {
+        println!("{acts:?}");
         let thief = Arc::new(Mutex::new(self.thief()));
         let pid = thief.lock().expect("lock").child.id();
         let socket = self.dir.path().join("moments");
@@ -217,7 +220,7 @@ impl World {
         }
         prop_assert!(matches!(end, Some(End::Code(_))), "root's command: {end:?}");
         prop_assert!(
-            !thief.lock().expect("lock").has_secret(),
+            !thief.lock().expect("lock").has_secret(self.within),
             "the process has a byte of the private program"
         );
         prop_assert_eq!(self.of_others(), self.entries.clone());
@@ -231,8 +234,8 @@ fn assert_same_start(shelf: &Shelf, path: &Path, what: &str) {
     assert_same(&shelf.cmd([path]).lifted(&SHARED), what);
 }
 
-/// Marks all pages of the code that a thief does not know.
-fn mark(program: &Path) {
+/// Marks pages of the code that a thief does not know. Returns where in each page.
+fn mark(program: &Path) -> u64 {
     let code = fs::read(crate::common::build::code_file(crate::common::build::FAT)).expect("the code");
     let bytes = fs::read(program).expect("the program");
     let start = bytes.windows(64).position(|w| w == &code[..64]).expect("its code");
@@ -240,6 +243,7 @@ fn mark(program: &Path) {
     for at in ((3 << 20)..(5 << 20)).step_by(4096) {
         file.write_all_at(MARK, (start + at) as u64).expect("write");
     }
+    start as u64 % 4096
 }
 
 /// `HUGELIFT_TEST_ROUNDS` asks for more rounds.
