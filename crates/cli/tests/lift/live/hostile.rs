@@ -244,10 +244,9 @@ fn round(
     }
     let Told { outcome, acted, .. } = at_moment(running, step, act, at);
     ended(&outcome)?;
-    if left == Left::Nothing {
+    if left == Left::Nothing && acted {
         return match wait(&mut running.child, Instant::now() + PATIENCE) {
-            Some(End::Signal(9)) if acted => Ok(true),
-            None if !acted => Ok(false),
+            Some(End::Signal(9)) => Ok(true),
             end => Err(format!("its end: {end:?}")),
         };
     }
