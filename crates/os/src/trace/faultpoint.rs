@@ -53,11 +53,11 @@ mod armed {
     use nix::sys::signal::{Signal, kill};
     use nix::unistd::Pid;
     use std::cell::RefCell;
-    use std::io::{Read, Write};
+    use std::io::{self, Read, Write};
     use std::os::unix::net::UnixStream;
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicU64, Ordering};
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     /// The longest time that a test may take for what it does at a point.
     const MOMENT: Duration = Duration::from_secs(2);
@@ -94,11 +94,25 @@ mod armed {
             let Some((_, stream)) = test else { return };
             let told = stream
                 .as_mut()
-                .map(|stream| stream.write_all(&n.to_ne_bytes()).and_then(|()| stream.read_exact(&mut [0])));
+                .map(|stream| stream.write_all(&n.to_ne_bytes()).and_then(|()| answer(stream)));
             if matches!(told, Some(Err(_))) {
                 *stream = None;
             }
         });
+    }
+
+    /// Waits for the test's byte. The timer of a deadline interrupts the read again and again, and each time the
+    /// kernel's timeout would begin anew.
+    fn answer(stream: &mut UnixStream) -> io::Result<()> {
+        let began = Instant::now();
+        loop {
+            match stream.read(&mut [0]) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(_) => return Ok(()),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted && began.elapsed() < MOMENT => {}
+                Err(e) => return Err(e),
+            }
+        }
     }
 
     fn connect() -> Option<UnixStream> {
