@@ -10,6 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -125,6 +126,16 @@ struct Told {
     acted: bool,
 }
 
+/// Ends the thread that waits for connections, also if the command does not end and the test fails.
+struct Over<'a>(&'a AtomicBool, &'a Path);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+        let _ = UnixStream::connect(self.1);
+    }
+}
+
 /// Runs the command, and performs the act at the moment `at`.
 fn at_moment(running: &mut Running, step: Step, act: Act, at: u64) -> Told {
     let dir = tempfile::TempDir::new().expect("a folder");
@@ -156,10 +167,8 @@ fn at_moment(running: &mut Running, step: Step, act: Act, at: u64) -> Told {
                 scope.spawn(|| serve(stream));
             }
         });
-        let outcome = cmd.bare();
-        over.store(true, Ordering::Relaxed);
-        UnixStream::connect(&path).expect("its own socket");
-        outcome
+        let _over = Over(&over, &path);
+        cmd.bare()
     });
     Told { outcome, moments: moments.into_inner(), acted: acted.into_inner() }
 }
