@@ -47,7 +47,7 @@ fn start(program: &Path, (before, words): &Words) -> (Running, Option<String>) {
         before.iter().map(String::as_str).chain([program.to_str().expect("UTF-8")]).collect();
     let all: Vec<&str> = all.into_iter().chain(words.iter().map(String::as_str)).collect();
     let running = Running::begin(Path::new(all[0]), &all[1..]);
-    let line = match running.lines.recv_timeout(PATIENCE) {
+    let line = match running.line_within(PATIENCE) {
         Ok(line) => Some(line),
         Err(RecvTimeoutError::Disconnected) => None,
         Err(RecvTimeoutError::Timeout) => panic!("{all:?} is neither ready nor at its end"),
@@ -60,7 +60,7 @@ fn end(mut running: Running, first: Option<String>, words: &Words) -> Did {
     drop(running.stdin.take());
     let mut lines: Vec<String> = first.into_iter().collect();
     loop {
-        match running.lines.recv_timeout(PATIENCE) {
+        match running.line_within(PATIENCE) {
             Ok(line) => lines.push(line),
             Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) => panic!("{words:?} does not end: {lines:?}"),

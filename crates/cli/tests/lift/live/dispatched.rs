@@ -27,7 +27,7 @@ fn victim() -> PathBuf {
 /// Starts the victim; `None` if this kernel dispatches no calls.
 fn start(program: &Path, who: &str) -> Option<Running> {
     let mut running = Running::begin(program, &[who]);
-    match running.lines.recv_timeout(PATIENCE) {
+    match running.line_within(PATIENCE) {
         Ok(line) => assert_eq!(line, "ready"),
         Err(_) => {
             assert_eq!(

@@ -76,7 +76,7 @@ fn perform(running: &mut Running, act: Act) -> bool {
         Act::Order(letter) => {
             let Some(stdin) = running.stdin.as_mut() else { return false };
             let is_sent = stdin.write_all(&[letter as u8]).is_ok();
-            is_sent && running.lines.recv_timeout(ACT).is_ok_and(|line| line.starts_with("did"))
+            is_sent && running.line_within(ACT).is_ok_and(|line| line.starts_with("did"))
         }
         Act::Stop => {
             let is_sent = kill(pid, Signal::SIGSTOP).is_ok();
@@ -190,7 +190,7 @@ fn settle(running: &mut Running, signals: i32) -> Result<(), String> {
     let until = Instant::now() + PATIENCE;
     loop {
         // An act that came late has its line too.
-        match running.lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
+        match running.line_within(until.saturating_duration_since(Instant::now())) {
             Ok(line) if line == format!("wrong 0 signals {signals}") => return Ok(()),
             Ok(line) if line.starts_with("wrong") => return Err(line),
             Ok(_) => {}

@@ -28,7 +28,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Stdio};
 use std::sync::Mutex;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 /// The arguments of the victim: with all its threads, and with those alone that mostly wait. In the first
@@ -67,10 +67,14 @@ impl Running {
         Running { stdin: child.stdin.take(), child, lines }
     }
 
+    /// Returns the next line that it prints in this time.
+    fn line_within(&self, time: Duration) -> Result<String, RecvTimeoutError> {
+        self.lines.lock().expect("no other thread has panicked").recv_timeout(time)
+    }
+
     /// Returns the next line that it prints.
     fn line(&self) -> String {
-        let lines = self.lines.lock().expect("no other test has it");
-        lines.recv_timeout(PATIENCE).unwrap_or_else(|e| {
+        self.line_within(PATIENCE).unwrap_or_else(|e| {
             let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap_or_default();
             panic!("no line of process {}: {e}\n{status}", self.pid())
         })

@@ -86,7 +86,7 @@ fn struck() -> PathBuf {
 /// Ends the victim, and asserts that it got these signals.
 fn ends(mut running: Running, counts: &str, at: u64, outcome: &Outcome) {
     drop(running.stdin.take());
-    let line = running.lines.recv_timeout(PATIENCE);
+    let line = running.line_within(PATIENCE);
     assert_eq!(line.as_deref(), Ok(format!("{counts} wrong 0").as_str()), "moment {at}: {outcome:?}");
     assert_eq!(running.finish(), Some(End::Code(0)), "moment {at}");
 }
