@@ -3,7 +3,7 @@
 //!
 //! ptrace(2) knows a thread by its number alone. When a thread has ended, its number may be given to a thread of another
 //! process (`kernel.pid_max`, pid_namespaces(7)). So who wants to trace a thread asks afterwards whether it is one of the
-//! process that is meant ([`Members::seize`]): a traced thread keeps its number until its tracer has waited for it.
+//! process that is meant (`Members::seize`): a traced thread keeps its number until its tracer has waited for it.
 
 use crate::proc::procfs::Process;
 use crate::trace::go_on;

@@ -120,7 +120,7 @@ fn signals_that_are_sent_at_each_moment() {
 fn obeys(listener: &UnixListener) -> impl FnOnce() -> bool + Send {
     let (mut stream, _) = listener.accept().expect("the victim");
     move || {
-        stream.write_all(&[b'x']).expect("write");
+        stream.write_all(b"x").expect("write");
         let mut answer = [0];
         stream.read_exact(&mut answer).expect("its answer");
         answer == [b'x']
