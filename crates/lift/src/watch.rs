@@ -11,11 +11,9 @@ use crate::live::{LiveLift, Wanted};
 use hugelift_core::collapse::Budget;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::rc::Rc;
 
 pub use crate::live::kin::Find;
 pub use crate::live::{Event, Summary};
@@ -72,25 +70,23 @@ pub fn watch(
     let budget = Budget { cpu: attach.cpu, added: attach.added, spare: policy.spare };
     let wanted = Wanted::new(&policy, attach.seccomp).written(&mapped).explained();
     let wanted = wanted.anonymous(anonymous, budget, eager);
+    let mut is_heard = true;
     for note in notes {
-        tell(Event::Note(note));
+        is_heard &= tell(Event::Note(note));
     }
     let (family, gone) = Family::of_chosen(&pids, find, all_children, eager);
     for pid in gone {
-        tell(Event::Refused { pid, why: "there is no such process (any more)" });
+        is_heard &= tell(Event::Refused { pid, why: "there is no such process (any more)" });
     }
-    let goes_on = Rc::new(Cell::new(true));
-    let told = Rc::clone(&goes_on);
-    let tell = Box::new(move |event: Event<'_>| told.set(tell(event) && told.get()));
-    let mut live = LiveLift::new(family, wanted, tell);
-    let stops = || !goes_on.get() || is_readable(stop);
+    let mut live = LiveLift::new(family, wanted, Box::new(tell));
+    let stops = || !is_heard || is_readable(stop);
     let nobody = live.count() == 0 && live.is_over();
     let mut delay = live.turn(&stops);
     if nobody {
         return Ok(Watched::Nobody);
     }
     ready(live.count());
-    while let Some(time) = delay.filter(|_| goes_on.get()) {
+    while let Some(time) = delay.filter(|_| is_heard && live.is_heard()) {
         if live.wait(time, Some(stop)) == Woken::Other {
             break;
         }

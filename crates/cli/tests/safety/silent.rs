@@ -4,11 +4,12 @@
 use super::common::held::Held;
 use super::common::mounts::{run, with_own_mounts};
 use super::common::run::{end_group, wait};
-use super::common::{Cmd, End, HUGELIFT, fat, open_dir, plain};
+use super::common::{Cmd, End, HUGELIFT, WITH_FAULT_POINTS, fat, open_dir, plain};
 use crate::{need, need_root, skip};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write as _};
+use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -166,4 +167,84 @@ fn a_file_system_that_is_mounted_nowhere_holds_nothing_up() {
         skip!("the kernel has no FUSE");
     }
     with_own_mounts(|| nothing_waits(Mounted::NotAnyMore));
+}
+
+/// A process of the user nobody maps a file from such a file system over its code while root's watcher lifts it. The child
+/// that lifts it waits; the watcher goes on.
+#[test]
+fn a_process_that_keeps_hugelift_waiting_holds_up_no_other() {
+    need_root!();
+    need!("setpriv");
+    if !Path::new("/dev/fuse").exists() {
+        skip!("the kernel has no FUSE");
+    }
+    with_own_mounts(|| {
+        let (remaps, other) =
+            (fat("remaps").flags(&["-no-pie"]).build(), fat("hold").flags(&["-no-pie"]).build());
+        let dir = open_dir(&[&remaps, &other]);
+        let [remaps, other] = [remaps, other].map(|path| dir.path().join(path.file_name().expect("a name")));
+        // Dropped before the processes that wait for it.
+        let mut processes = None;
+        let mut silent = Silent::new(dir.path(), &remaps);
+        let mut command = Command::new("setpriv");
+        command
+            .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+            .arg(&remaps)
+            .arg(silent.at.join("program"));
+        let mut thief = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
+        let mut said = BufReader::new(thief.stdout.take().expect("piped")).lines();
+        assert_eq!(said.next().expect("a line").expect("UTF-8"), "ready");
+        let mut order = thief.stdin.take().expect("piped");
+        let (pid, thief) = (thief.id().to_string(), Ended(thief));
+        let (_thief, other) = &*processes.insert((thief, Held::start(&Cmd::new([&other]), None, &other)));
+        let other_pid = other.pid().to_string();
+        silent.stop();
+
+        let moments = dir.path().join("moments");
+        let listener = UnixListener::bind(&moments).expect("a socket");
+        let watch = ["attach", "--watch", "--eager", "--backing", "thp", &pid, &other_pid];
+        let mut command = Command::new(WITH_FAULT_POINTS);
+        command.args(watch).env("HUGELIFT_STORE", "/dev/null/none").env("HUGELIFT_TEST_MOMENTS", &moments);
+        command.env("HUGELIFT_TEST_PATIENCE", "3000").process_group(0);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let watcher = command.spawn().expect("hugelift starts");
+        // The first fault point is behind the look at the process and before the first call in it.
+        std::thread::spawn(move || {
+            let mut has_acted = false;
+            for helper in listener.incoming() {
+                let mut helper = helper.expect("a connection");
+                if !std::mem::replace(&mut has_acted, true) {
+                    order.write_all(b"x").expect("the order");
+                    assert_eq!(said.next().expect("a line").expect("UTF-8"), "mapped");
+                }
+                std::thread::spawn(move || {
+                    let mut number = [0; 8];
+                    while helper.read_exact(&mut number).is_ok() && helper.write_all(&[0]).is_ok() {}
+                });
+            }
+        });
+        let began = Instant::now();
+        let is_huge = || {
+            let smaps = other.proc("smaps");
+            smaps.lines().any(|l| l.strip_prefix("AnonHugePages:").is_some_and(|kb| kb.trim() != "0 kB"))
+        };
+        while !is_huge() && began.elapsed() < SOON {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let lifted = is_huge();
+        kill(Pid::from_raw(watcher.id().cast_signed()), Signal::SIGTERM).expect("kill");
+        let (end, text) = ended(watcher, &mut silent, &watch);
+        assert!(lifted, "the other process is not lifted: {end:?} {text}");
+        assert!(text.contains("did not answer for"), "{end:?} {text}");
+    });
+}
+
+/// A process that is killed at the end of a test.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }

@@ -27,7 +27,18 @@ static void fail(const char *what, int line)
 
 static int armed, changed, refused, warnings;
 
-/* The library makes its calls of memory by this function of the C library. */
+/* Returns whether a file is not to be opened. */
+static int refuses(const char *path)
+{
+	size_t length = strlen(path);
+	if (!armed || !changed || length <= 4 || strcmp(path + length - 4, "maps"))
+		return 0;
+	refused++;
+	errno = EMFILE;
+	return 1;
+}
+
+/* The library makes its calls of memory, and opens some files, by this function of the C library. */
 long syscall(long number, ...)
 {
 	static long (*next)(long, ...);
@@ -39,6 +50,8 @@ long syscall(long number, ...)
 	for (int i = 0; i < 6; i++)
 		a[i] = va_arg(list, long);
 	va_end(list);
+	if (number == SYS_openat && refuses((const char *)a[1]))
+		return -1;
 	long result = next(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 	if (number == SYS_mremap && a[3] & MREMAP_FIXED)
 		changed = 1;
@@ -51,12 +64,8 @@ int open64(const char *path, int flags, ...)
 	va_start(list, flags);
 	int mode = va_arg(list, int);
 	va_end(list);
-	size_t length = strlen(path);
-	if (armed && changed && length > 4 && !strcmp(path + length - 4, "maps")) {
-		refused++;
-		errno = EMFILE;
+	if (refuses(path))
 		return -1;
-	}
 	return openat(AT_FDCWD, path, flags, mode);
 }
 

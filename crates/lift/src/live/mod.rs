@@ -15,6 +15,7 @@
 
 mod accounts;
 mod anonymous;
+mod apart;
 pub(crate) mod ends;
 pub(crate) mod family;
 pub(crate) mod kin;
@@ -22,8 +23,9 @@ pub(crate) mod kin;
 use crate::attach::{Change, Chosen, Target, Tried, lift_if};
 use crate::options::{Seccomp, Verbosity};
 use anonymous::{Anonymous, Turn};
+use apart::{Apart, Done, Looked};
 use ends::{Ends, Woken};
-use family::{Family, code_of};
+use family::{Family, code_of, owner};
 use hugelift_core::collapse::Budget;
 use hugelift_core::policy::{Copies, Policy, SpanChoice};
 use hugelift_core::printable::Untrusted;
@@ -111,8 +113,8 @@ impl std::fmt::Display for Summary {
     }
 }
 
-/// Takes what a watcher has to say.
-pub(crate) type Tell = Box<dyn FnMut(Event<'_>)>;
+/// Takes what a watcher has to say, and returns whether it could be said.
+pub(crate) type Tell = Box<dyn FnMut(Event<'_>) -> bool>;
 
 /// What is wanted of the processes that are watched.
 #[derive(Debug)]
@@ -161,6 +163,9 @@ pub(crate) struct LiveLift {
     tell: Tell,
     /// Whether messages are written to stderr.
     speaks: bool,
+    /// Nothing that was to be said was lost.
+    is_heard: bool,
+    apart: Apart,
     began: Instant,
     /// CPU time of this process for looking, and for lifting.
     looking: Duration,
@@ -213,6 +218,7 @@ impl LiveLift {
             if speaks && let Some(line) = line_of_run(&event) {
                 say(&format!("{program}: {line}"));
             }
+            true
         };
         Some(LiveLift { speaks, ..LiveLift::new(Family::of_run(root, mark), wanted, Box::new(tell)) })
     }
@@ -225,6 +231,8 @@ impl LiveLift {
             wanted,
             tell,
             speaks: false,
+            is_heard: true,
+            apart: Apart::default(),
             began: now,
             looking: Duration::ZERO,
             lifting: Duration::ZERO,
@@ -237,6 +245,16 @@ impl LiveLift {
         }
     }
 
+    /// Says something.
+    fn say(&mut self, event: Event<'_>) {
+        self.is_heard &= (self.tell)(event);
+    }
+
+    /// Returns whether all that was to be said could be said.
+    pub(crate) fn is_heard(&self) -> bool {
+        self.is_heard
+    }
+
     /// Looks at all processes, and lifts those for which it is worth it now, until `stops` says so. Returns the
     /// time until the next look; `None` if all have ended.
     pub(crate) fn turn(&mut self, stops: &dyn Fn() -> bool) -> Option<Duration> {
@@ -245,7 +263,7 @@ impl LiveLift {
         let lifts = !self.wanted.policy.parts.is_empty();
         let due = if lifts { self.family.due() } else { Vec::new() };
         for (pid, why) in self.family.take_unreadable() {
-            (self.tell)(Event::Refused { pid, why: &why });
+            self.say(Event::Refused { pid, why: &why });
         }
         self.ends.set(&self.family.pids());
         let looking = own_cpu_time().saturating_sub(before);
@@ -255,7 +273,7 @@ impl LiveLift {
         self.turned = Instant::now();
         self.free = self.turned + pause;
         for pid in due {
-            if stops() {
+            if stops() || !self.is_heard {
                 break;
             }
             if self.family.is_due(pid) {
@@ -275,6 +293,39 @@ impl LiveLift {
         // Read first: the process may open an object meanwhile.
         let code = code_of(pid);
         let Some(start) = self.family.start_of(pid) else { return };
+        let done = match other_user(pid) {
+            None => self.try_lift(pid, start),
+            Some(user) => {
+                let mut apart = std::mem::take(&mut self.apart);
+                let done = apart.run(user, || self.try_lift_apart(pid, start));
+                self.apart = apart;
+                done
+            }
+        };
+        let spent = own_cpu_time().saturating_sub(before) + done.cpu;
+        self.lifting += spent;
+        self.is_heard &= done.is_heard;
+        tracing::debug!(pid, ?done, ?spent, "a running process");
+        match done.result {
+            Ok(Looked { is_lifted, is_partial, copied, wants }) => {
+                self.family.looked(pid, code, spent, is_lifted, wants);
+                self.family.add_copied(pid, copied);
+                self.lifted += u64::from(is_lifted);
+                // Why is said with what was lifted.
+                if is_partial && wants.is_none() {
+                    let _ = self.family.refused(pid, Duration::ZERO);
+                }
+            }
+            Err(why) => {
+                if self.family.refused(pid, spent) {
+                    self.say(Event::Refused { pid, why: &why });
+                }
+            }
+        }
+    }
+
+    /// Lifts a process, if that is worth it, and says what was done.
+    fn try_lift(&mut self, pid: u32, start: u64) -> Done {
         let target = Target {
             chosen: Chosen { pid, start: Some(start) },
             policy: &self.wanted.policy,
@@ -283,31 +334,23 @@ impl LiveLift {
             explains: self.wanted.explains && !self.family.is_known(pid),
         };
         let tried = lift_if(target, self.family.affords(pid));
-        let spent = own_cpu_time().saturating_sub(before);
-        self.lifting += spent;
-        tracing::debug!(pid, ?tried, ?spent, "a running process");
-        match tried {
-            Ok(Tried { change, lifted, wants }) => {
-                self.family.looked(pid, code, spent, lifted, wants);
-                let Some(change) = &change else { return };
-                self.family.add_copied(pid, change.copied);
-                self.lifted += u64::from(lifted);
-                // Why is said with what was lifted.
-                if change.is_partial && wants.is_none() {
-                    let _ = self.family.refused(pid, Duration::ZERO);
-                }
-                let cpu = self.family.cpu_of(pid);
-                (self.tell)(match lifted {
-                    true => Event::Lifted { pid, change, cpu },
-                    false => Event::Nothing { pid, change },
-                });
-            }
-            Err(why) => {
-                if self.family.refused(pid, spent) {
-                    (self.tell)(Event::Refused { pid, why: &why });
-                }
-            }
-        }
+        let result = tried.map(|Tried { change, lifted: is_lifted, wants }| {
+            let looked = Looked { is_lifted, wants, ..Looked::default() };
+            let Some(change) = &change else { return looked };
+            let cpu = self.family.cpu_of(pid);
+            self.say(match is_lifted {
+                true => Event::Lifted { pid, change, cpu },
+                false => Event::Nothing { pid, change },
+            });
+            Looked { copied: change.copied, is_partial: change.is_partial, ..looked }
+        });
+        Done { result, cpu: Duration::ZERO, is_heard: self.is_heard }
+    }
+
+    /// The same in a child, whose CPU time it counts.
+    fn try_lift_apart(&mut self, pid: u32, start: u64) -> Done {
+        let done = self.try_lift(pid, start);
+        Done { cpu: own_cpu_time(), ..done }
     }
 
     /// Collapses anonymous memory of the processes whose turn it is.
@@ -315,7 +358,7 @@ impl LiveLift {
         let Some(anonymous) = &mut self.wanted.anonymous else { return };
         anonymous.retain(&self.family);
         for pid in anonymous.due(&self.family) {
-            if stops() {
+            if stops() || !self.is_heard {
                 return;
             }
             let before = own_cpu_time();
@@ -325,13 +368,13 @@ impl LiveLift {
             self.family.spend(pid, spent);
             tracing::debug!(pid, ?turn, ?spent, "anonymous memory");
             match &turn {
-                Turn::Collapsed(change) => (self.tell)(Event::Collapsed { pid, change }),
+                Turn::Collapsed(change) => self.is_heard &= (self.tell)(Event::Collapsed { pid, change }),
                 Turn::Nothing => {}
-                Turn::Refused(why) => (self.tell)(Event::Refused { pid, why }),
+                Turn::Refused(why) => self.is_heard &= (self.tell)(Event::Refused { pid, why }),
             }
         }
         if let Some(line) = anonymous.exhausted() {
-            (self.tell)(Event::Note(&line));
+            self.is_heard &= (self.tell)(Event::Note(&line));
         }
     }
 
@@ -386,10 +429,17 @@ impl LiveLift {
         let summary = self.summary();
         let is_worth_a_line = summary.watched >= Duration::from_secs(1) || !summary.lifting.is_zero();
         if next.is_none() && is_worth_a_line {
-            (self.tell)(Event::Note(&summary.to_string()));
+            self.say(Event::Note(&summary.to_string()));
         }
         next
     }
+}
+
+/// Returns the user of a process, if that is not root and the watcher has the rights of root: what such a user arranges
+/// must not make the watcher wait.
+fn other_user(pid: u32) -> Option<u32> {
+    let is_root = nix::unistd::geteuid().is_root();
+    owner(pid).filter(|user| is_root && *user != 0)
 }
 
 /// Returns what `hugelift run -v` says.

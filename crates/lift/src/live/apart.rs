@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Processes of other users are lifted by a child: what their users arrange may make it wait, but not the watcher.
+//!
+//! A user whose process has made a child wait is left alone for a while, twice as long each time. So a user costs a
+//! watcher a few waits a day, however many processes there are.
+
+use hugelift_os::watch::apart::{Children, NoAnswer};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// The longest time for which a child may use no CPU time. One that waits for a borrowed thread has an end before that.
+const SILENCE: Duration = Duration::from_secs(15);
+/// How long a user is left alone after the first wait.
+const ALONE: Duration = Duration::from_secs(600);
+/// The longest such time.
+const ALONE_AT_MOST: Duration = Duration::from_secs(24 * 3600);
+
+/// What came of a lift: what the watcher keeps of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Done {
+    /// What was found; or why the process could not be lifted.
+    pub result: Result<Looked, String>,
+    /// CPU time of the child.
+    pub cpu: Duration,
+    /// What was to be said could be said.
+    pub is_heard: bool,
+}
+
+/// What a lift has found and done.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct Looked {
+    /// Something was lifted.
+    pub is_lifted: bool,
+    /// Some of what was planned stays as it was.
+    pub is_partial: bool,
+    /// Bytes of anonymous copies that were made.
+    pub copied: u64,
+    /// The CPU time that lifting the rest would take, if there is a rest.
+    pub wants: Option<Duration>,
+}
+
+/// The children that lift processes of other users.
+#[derive(Debug, Default)]
+pub(super) struct Apart {
+    children: Children,
+    /// Users who have made a child wait: until when they are left alone, and for how long the last time.
+    alone: BTreeMap<u32, (Instant, Duration)>,
+}
+
+impl Apart {
+    /// Does the lift of a process of `user` in a child.
+    pub(super) fn run(&mut self, user: u32, lift: impl FnOnce() -> Done) -> Done {
+        let refused = |why: String| Done { result: Err(why), cpu: Duration::ZERO, is_heard: true };
+        if let Some((until, _)) = self.alone.get(&user).filter(|(until, _)| *until > Instant::now()) {
+            let minutes = until.saturating_duration_since(Instant::now()).as_secs().div_ceil(60);
+            return refused(format!(
+                "another process of user {user} has kept hugelift waiting; its processes are left alone for {minutes} \
+                 more minutes"
+            ));
+        }
+        match self.children.run(SILENCE, || lift().to_bytes()) {
+            Ok(bytes) => {
+                Done::from_bytes(&bytes).unwrap_or_else(|| refused("its child gave no answer".into()))
+            }
+            Err(error @ NoAnswer::Silent(_)) => {
+                let last = self.alone.get(&user).map(|(_, last)| *last);
+                let time = last.map_or(ALONE, |last| (last * 2).min(ALONE_AT_MOST));
+                self.alone.insert(user, (Instant::now() + time, time));
+                refused(format!(
+                    "{error}; the processes of user {user} are left alone for {} minutes",
+                    time.as_secs() / 60
+                ))
+            }
+            Err(error) => refused(error.to_string()),
+        }
+    }
+}
+
+impl Done {
+    fn to_bytes(&self) -> Vec<u8> {
+        let none = Looked::default();
+        let (looked, why) = match &self.result {
+            Ok(looked) => (looked, ""),
+            Err(why) => (&none, why.as_str()),
+        };
+        let flags =
+            [self.result.is_ok(), looked.is_lifted, looked.is_partial, looked.wants.is_some(), self.is_heard];
+        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let numbers = [nanos(self.cpu), looked.copied, looked.wants.map_or(0, nanos)];
+        let mut bytes: Vec<u8> = flags.map(u8::from).to_vec();
+        bytes.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
+        bytes.extend_from_slice(why.as_bytes());
+        bytes
+    }
+
+    /// Returns what [`Done::to_bytes`] wrote; `None` if it is cut off.
+    fn from_bytes(bytes: &[u8]) -> Option<Done> {
+        let (flags, rest) = bytes.split_first_chunk::<5>()?;
+        let [is_ok, is_lifted, is_partial, wants_more, is_heard] = flags.map(|flag| flag != 0);
+        let (cpu, rest) = rest.split_first_chunk::<8>()?;
+        let (copied, rest) = rest.split_first_chunk::<8>()?;
+        let (wants, why) = rest.split_first_chunk::<8>()?;
+        let time = |bytes: &[u8; 8]| Duration::from_nanos(u64::from_le_bytes(*bytes));
+        let copied = u64::from_le_bytes(*copied);
+        let looked = Looked { is_lifted, is_partial, copied, wants: wants_more.then(|| time(wants)) };
+        let result = if is_ok { Ok(looked) } else { Err(String::from_utf8(why.to_vec()).ok()?) };
+        Some(Done { result, cpu: time(cpu), is_heard })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_child_found_arrives() {
+        let looked = Looked {
+            is_lifted: true,
+            is_partial: false,
+            copied: 1 << 40,
+            wants: Some(Duration::from_millis(7)),
+        };
+        let results =
+            [Ok(looked), Ok(Looked { wants: None, is_partial: true, ..looked }), Err("no thread: ü".into())];
+        for result in results {
+            for is_heard in [false, true] {
+                let done = Done { result: result.clone(), cpu: Duration::from_micros(1234), is_heard };
+                let bytes = done.to_bytes();
+                assert_eq!(Done::from_bytes(&bytes), Some(done));
+                assert_eq!(Done::from_bytes(&bytes[..28]), None);
+            }
+        }
+    }
+
+    #[test]
+    fn a_user_who_makes_a_child_wait_is_left_alone() {
+        let mut apart =
+            Apart { alone: BTreeMap::from([(7, (Instant::now() + ALONE, ALONE))]), ..Apart::default() };
+        let done = || Done { result: Ok(Looked::default()), cpu: Duration::ZERO, is_heard: true };
+        let refused = apart.run(7, || unreachable!("it is not lifted")).result.unwrap_err();
+        assert!(refused.contains("left alone for 10 more minutes"), "{refused}");
+        assert_eq!(apart.run(8, done), done());
+    }
+}
