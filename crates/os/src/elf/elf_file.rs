@@ -15,7 +15,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// The most that is read of a note or a dynamic section: a longer one is damaged, as no linker writes it.
-const MAX_STRETCH: u64 = 64 << 10;
+pub(super) const MAX_STRETCH: u64 = 64 << 10;
 /// PATH_MAX: names and search paths that linkers write are shorter.
 const MAX_STRING: usize = 4096;
 
@@ -119,13 +119,6 @@ impl ElfFile {
     /// Reads a stretch, up to the end of the file.
     pub fn read(&self, stretch: Stretch) -> Option<Vec<u8>> {
         read_up_to(&self.file, stretch.offset, usize::try_from(stretch.size.min(MAX_STRETCH)).ok()?).ok()
-    }
-
-    /// Reads a stretch of any length, up to the end of the file.
-    pub(crate) fn read_long(&self, stretch: Stretch) -> Vec<u8> {
-        let there = self.file.metadata().map_or(0, |m| m.len()).saturating_sub(stretch.offset);
-        let len = usize::try_from(stretch.size.min(there)).unwrap_or(0);
-        read_up_to(&self.file, stretch.offset, len).unwrap_or_default()
     }
 
     /// Returns the loader of a dynamic program.

@@ -2,7 +2,7 @@
 //! Which allocators a program contains. Shared objects are known by their names; an allocator in the
 //! executable itself is known by a string that no other code has.
 
-use crate::elf::elf_file::ElfFile;
+use crate::elf::elf_file::{ElfFile, MAX_STRETCH};
 use crate::elf::needed::needed;
 use hugelift_core::elf::Stretch;
 use hugelift_core::malloc::Allocator;
@@ -11,6 +11,10 @@ use std::path::Path;
 
 /// How many bytes of an executable are searched for strings, data first.
 const SEARCHED: u64 = 64 << 20;
+/// How many bytes are read at a time: the watcher beside a program keeps what the launcher has allocated.
+const PIECE: u64 = MAX_STRETCH - OVERLAP;
+/// What two pieces have in common: more than a mark and the bytes beside it.
+const OVERLAP: u64 = 64;
 
 /// Returns the allocators of the program at `path`; none if it is not an ELF file.
 pub fn allocators(path: &Path) -> Vec<Allocator> {
@@ -32,18 +36,24 @@ fn inside(file: &ElfFile) -> Vec<Allocator> {
     let mut left = SEARCHED;
     let mut found = Vec::new();
     for segment in segments {
-        let stretch =
-            Stretch { offset: segment.offset, vaddr: segment.vaddr, size: segment.filesz.min(left) };
-        left -= stretch.size;
-        let bytes = file.read_long(stretch);
-        found.extend(Allocator::ALL.iter().filter(|a| holds(&bytes, a.mark())));
+        let size = segment.filesz.min(left);
+        left -= size;
+        for start in (0..size).step_by(PIECE as usize) {
+            // A mark at the edge of two pieces is whole in one of them.
+            let before = start.min(OVERLAP);
+            let offset = segment.offset.saturating_add(start - before);
+            let size = (size - start).min(PIECE) + before;
+            let Some(bytes) = file.read(Stretch { offset, vaddr: segment.vaddr, size }) else { break };
+            found.extend(Allocator::ALL.iter().filter(|a| holds(&bytes, a.mark(), before == 0)));
+        }
     }
     found
 }
 
-/// Returns whether `mark` is in `bytes` as a string of its own.
-fn holds(bytes: &[u8], mark: &[u8]) -> bool {
-    memmem::find_iter(bytes, mark).any(|at| {
+/// Returns whether `mark` is in `bytes` as a string of its own. Only the first piece of a segment has nothing before it
+/// (`is_first`).
+fn holds(bytes: &[u8], mark: &[u8], is_first: bool) -> bool {
+    memmem::find_iter(bytes, mark).filter(|at| is_first || *at > 0).any(|at| {
         let before = at.checked_sub(1).and_then(|i| bytes.get(i));
         // Linkers merge strings with a common end, so the byte before need not be zero. But
         // JE_MALLOC_CONF also ends in MALLOC_CONF.
@@ -58,12 +68,13 @@ mod tests {
 
     #[test]
     fn a_mark_stands_alone() {
-        assert!(holds(b"x\0MALLOC_CONF\0", b"MALLOC_CONF"));
-        assert!(holds(b"MALLOC_CONF\0", b"MALLOC_CONF"));
-        assert!(!holds(b"JE_MALLOC_CONF\0", b"MALLOC_CONF"));
-        assert!(!holds(b"\0MALLOC_CONFIG\0", b"MALLOC_CONF"));
-        assert!(!holds(b"\0MALLOC_CONF", b"MALLOC_CONF"));
-        assert!(holds(b"JE_MALLOC_CONF\0MALLOC_CONF\0", b"MALLOC_CONF"));
+        assert!(holds(b"x\0MALLOC_CONF\0", b"MALLOC_CONF", true));
+        assert!(holds(b"MALLOC_CONF\0", b"MALLOC_CONF", true));
+        assert!(!holds(b"JE_MALLOC_CONF\0", b"MALLOC_CONF", true));
+        assert!(!holds(b"\0MALLOC_CONFIG\0", b"MALLOC_CONF", true));
+        assert!(!holds(b"\0MALLOC_CONF", b"MALLOC_CONF", true));
+        assert!(holds(b"JE_MALLOC_CONF\0MALLOC_CONF\0", b"MALLOC_CONF", true));
+        assert!(!holds(b"MALLOC_CONF\0", b"MALLOC_CONF", false));
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //! Becoming another user, as runuser(1) does: by name or number, with the supplementary
 //! groups of a named one.
 
-use nix::unistd::{Gid, Group, Uid, User, initgroups, setgid, setgroups, setuid};
+use nix::unistd::{Gid, Group, Uid, User, getgrouplist, setgid, setgroups, setuid};
+use std::collections::BTreeSet;
 use std::ffi::CString;
 
 /// A user to become.
@@ -69,7 +70,13 @@ impl Identity {
             format!("--user: {call} to {}:{}: {e}; only root may change users", self.uid, self.gid)
         };
         match &self.name {
-            Some(name) => initgroups(name, self.gid).map_err(|e| failed("initgroups", e))?,
+            Some(name) => {
+                // musl names the first group twice, if a file lists the user as a member of it.
+                let mut groups = getgrouplist(name, self.gid).map_err(|e| failed("getgrouplist", e))?;
+                let mut seen = BTreeSet::new();
+                groups.retain(|group| seen.insert(group.as_raw()));
+                setgroups(&groups).map_err(|e| failed("setgroups", e))?;
+            }
             None => setgroups(&[self.gid]).map_err(|e| failed("setgroups", e))?,
         }
         setgid(self.gid).map_err(|e| failed("setgid", e))?;

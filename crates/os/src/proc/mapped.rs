@@ -29,6 +29,11 @@ use std::path::PathBuf;
 /// These show another device in `/proc/PID/maps` than in stat(2).
 const TWO_DEVICES: &[FsType] = &[BTRFS_SUPER_MAGIC, OVERLAYFS_SUPER_MAGIC];
 
+/// The error for a file of another user that is not read, as its file system may not answer.
+#[derive(Debug, thiserror::Error)]
+#[error("it is on a file system that another user or machine may serve")]
+struct MayNotAnswer;
+
 /// The files that a process has mapped.
 #[derive(Debug)]
 pub struct MappedFiles {
@@ -48,11 +53,6 @@ pub struct MappedFile {
     /// Whether it is certain that it is the file of the mapping.
     pub proven: bool,
 }
-
-/// The error for a file of another user that is not read, as its file system may not answer.
-#[derive(Debug, thiserror::Error)]
-#[error("it is on a file system that another user or machine may serve")]
-struct MayNotAnswer;
 
 impl MappedFiles {
     /// Names the files of a process.

@@ -249,7 +249,7 @@ struct StoreQuery<'a> {
 impl StoreQuery<'_> {
     /// Finds the object's file.
     fn source(&self) -> Result<Source, StoreError> {
-        faultpoint::pass(self.pid.cast_signed());
+        faultpoint::moment();
         Source::find(self.files, self.object, self.mappings)
     }
 
@@ -390,7 +390,7 @@ impl Store {
             Evidence::Times if source.is_known_by_its_times() => Compare::Some,
             _ => Compare::All,
         };
-        faultpoint::pass(query.pid.cast_signed());
+        faultpoint::moment();
         let same = |(range, offset): &(Range, u64)| entry::is_same(file, *offset, query.pid, *range, how);
         record.page == query.page.bytes() && laid_out.iter().all(same)
     }
@@ -457,7 +457,7 @@ impl Store {
             key: key.as_ref(),
         };
         let fresh = entry::fill(&self.place.dir, query.pid, query.ranges, &names, &naming)?;
-        faultpoint::pass(query.pid.cast_signed());
+        faultpoint::moment();
         if query.may_differ(source) && !source.holds(&spans, &fresh.file) {
             return Err(StoreError::Written { path: query.object.path.clone().into() });
         }

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Fault points for the tests, compiled into debug builds only.
 //!
-//! A fault point is just before each ptrace operation, and before each step in the store.
+//! A fault point ([`pass`]) is just before each ptrace operation, and before each step that makes an entry of the store.
+//! A test can also act before each step that reads the store ([`moment`]), where nothing is counted.
 //!
 //! | variable | what happens |
 //! |---|---|
 //! | `HUGELIFT_TEST_DIE=N:helper`, `N:target` | the helper or the target is killed at point `N` |
 //! | `HUGELIFT_TEST_DIE=N:stopped` | the helper stops there |
 //! | `HUGELIFT_TEST_DIE=count` | the helper prints how many points it has passed |
-//! | `HUGELIFT_TEST_MOMENTS=SOCKET` | at each point the helper sends its number (8 bytes, native order) to this Unix socket, and goes on when one byte has come back, or after two seconds |
+//! | `HUGELIFT_TEST_MOMENTS=SOCKET` | before each such operation and step the helper sends a number (8 bytes, native order) to this Unix socket, one more each time, and goes on when one byte has come back, or after two seconds |
 //! | `HUGELIFT_TEST_LACKS=NAME` | the kernel does not have the call, or the request of a call, of this name |
 //! | `HUGELIFT_TEST_PATIENCE=MS` | how long the launcher and the helper wait, also for a borrowed thread |
 
@@ -16,6 +17,9 @@ use std::time::Duration;
 
 #[cfg(not(debug_assertions))]
 pub fn pass(_tid: i32) {}
+
+#[cfg(not(debug_assertions))]
+pub fn moment() {}
 
 #[cfg(not(debug_assertions))]
 pub fn finish() {}
@@ -46,7 +50,7 @@ pub fn lacks(name: &str) -> bool {
 }
 
 #[cfg(debug_assertions)]
-pub use armed::{finish, pass};
+pub use armed::{finish, moment, pass};
 
 #[cfg(debug_assertions)]
 mod armed {
@@ -63,6 +67,7 @@ mod armed {
     const MOMENT: Duration = Duration::from_secs(2);
 
     static PASSED: AtomicU64 = AtomicU64::new(0);
+    static TOLD: AtomicU64 = AtomicU64::new(0);
 
     fn request() -> &'static str {
         static REQUEST: OnceLock<String> = OnceLock::new();
@@ -72,7 +77,7 @@ mod armed {
     /// Counts an operation that is about to be made on `tid`, and does there what a test has asked for.
     pub fn pass(tid: i32) {
         let n = PASSED.fetch_add(1, Ordering::Relaxed);
-        tell(n);
+        moment();
         let Some((at, victim)) = request().split_once(':') else { return };
         if at.parse() == Ok(n) {
             let pid = if victim == "target" { Pid::from_raw(tid) } else { Pid::this() };
@@ -80,12 +85,13 @@ mod armed {
         }
     }
 
-    /// Tells the test that point `n` is reached, and waits for its answer. Each thread and each process has a connection
-    /// of its own. One that fails is not used again.
-    fn tell(n: u64) {
+    /// Lets a test act, and waits for its answer. Each thread and each process has a connection of its own. One that
+    /// fails is not used again.
+    pub fn moment() {
         thread_local! {
             static TEST: RefCell<Option<(u32, Option<UnixStream>)>> = const { RefCell::new(None) };
         }
+        let n = TOLD.fetch_add(1, Ordering::Relaxed);
         TEST.with_borrow_mut(|test| {
             let here = std::process::id();
             if test.as_ref().is_none_or(|(pid, _)| *pid != here) {

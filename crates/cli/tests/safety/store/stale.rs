@@ -115,8 +115,9 @@ fn never_stale_on(name: &'static str, dir: &Path) {
         let moved = [root, user].map(|start| start.join().unwrap_or_else(|e| std::panic::resume_unwind(e)));
         println!("{name}: the second store updates the file's time (root, user): {moved:?}");
         // hugelift calls fsync(2) so that the next store updates the time: the user's start relies on
-        // nothing else. On tmpfs it has no such effect, and hugelift knows that.
-        assert_eq!(moved[1], name != "tmpfs", "{name}");
+        // nothing else. On tmpfs it has no such effect, and hugelift knows that. On btrfs a user cannot prove which file is
+        // mapped, as maps shows another device than stat(2): all bytes are compared, and no time counts.
+        assert_eq!(moved[1], !["tmpfs", "btrfs"].contains(&name), "{name}");
     });
 }
 
