@@ -113,8 +113,10 @@ impl fmt::Display for Unread {
 /// What is known of the filters of a thread before it is stopped.
 #[derive(Clone, Debug)]
 pub enum Known {
-    /// It has none, or they are not asked.
+    /// It had none. If it has some when it is stopped, they are read.
     None,
+    /// They are not asked.
+    NotAsked,
     /// It has filters, which can be read when it is stopped.
     Unread,
     /// It had these.
@@ -145,9 +147,11 @@ pub fn read(
     at: Addr,
 ) -> Result<Result<Option<Rc<Filters>>, Forbids>, Error> {
     let filters = match known {
-        Known::None => return Ok(Ok(None)),
+        Known::NotAsked => return Ok(Ok(None)),
+        Known::None if !is_filtered(stopped) => return Ok(Ok(None)),
         Known::Read(filters) if stopped.has_seccomp_filters(filters.count()) => return Ok(Ok(Some(filters))),
-        Known::Unread | Known::Read(_) => match read_all(stopped) {
+        // It may have installed one after it was looked at and before it stopped.
+        Known::None | Known::Unread | Known::Read(_) => match read_all(stopped) {
             Ok(Some(filters)) => filters,
             Ok(None) => return Ok(Err(Forbids::Unread(Unread::Form))),
             Err(error) => return unread(error).map(|why| Err(Forbids::Unread(why))),
@@ -167,6 +171,12 @@ pub fn may_continue(forbids: &Forbids) -> bool {
         Forbids::Call(refusal) => refusal.call != name(libc::SYS_restart_syscall),
         Forbids::Strict | Forbids::Unread(_) => false,
     }
+}
+
+/// Returns whether a stopped thread is under seccomp.
+fn is_filtered(stopped: &Stopped) -> bool {
+    let status = Process::of(stopped.tid()).status();
+    status.is_ok_and(|status| status.seccomp.is_some_and(|mode| mode != 0))
 }
 
 /// Returns all filters of a stopped thread, the oldest first; `None` if one is not classic BPF.

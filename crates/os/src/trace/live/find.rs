@@ -52,7 +52,7 @@ impl Live {
                         continue;
                     }
                 };
-                let is_filtered = !matches!(known, Known::None);
+                let is_filtered = !matches!(known, Known::None | Known::NotAsked);
                 if is_filtered != takes_filtered && Some(tid) != self.last {
                     continue;
                 }
@@ -130,9 +130,9 @@ impl Live {
         const STRICT: u32 = 1; // linux/seccomp.h
         let status = Process::new(self.pid.cast_unsigned()).status_of_thread(tid);
         match status.ok().and_then(|status| status.seccomp) {
-            None | Some(0) => Ok(Known::None),
             Some(STRICT) => Err(Forbids::Strict),
-            Some(_) if self.takes_filtered => Ok(Known::None),
+            _ if self.takes_filtered => Ok(Known::NotAsked),
+            None | Some(0) => Ok(Known::None),
             Some(_) => match self.filters.get(&tid) {
                 Some(Ok(filters)) => Ok(Known::Read(Rc::clone(filters))),
                 Some(Err(forbids)) => Err(*forbids),
