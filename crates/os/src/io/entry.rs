@@ -24,6 +24,8 @@ use std::rc::Rc;
 
 /// As many symbolic links as the kernel follows (path_resolution(7)).
 const MAX_LINKS: u32 = 40;
+/// How often the name of a file is exchanged back, if newer files take it all the time.
+const EXCHANGES: u32 = 100;
 /// A directory to go through or to work in.
 const DIRECTORY: OFlag = OFlag::O_PATH.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC);
 /// Any file, referred to but not opened.
@@ -177,7 +179,7 @@ impl Entry {
     /// # Errors
     /// open(2); a symbolic link is not a regular file either.
     pub fn open(&self) -> io::Result<(File, Metadata)> {
-        let held = self.open_with(HOLD, Mode::empty())?;
+        let held = self.hold()?;
         let flags = OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         open::regular_at(&held, |more| self.open_with(flags | more, Mode::empty()))
     }
@@ -226,6 +228,55 @@ impl Entry {
         Ok(renameat(&self.directory, self.name.as_os_str(), &to.directory, to.name.as_os_str())?)
     }
 
+    /// Puts the file of this name in the place of `expected`, which has the name `place`, and removes `expected` from
+    /// its folder. If another file has taken that name meanwhile, as a package upgrade does, that file keeps it, and
+    /// this one keeps its own.
+    ///
+    /// rename(2) would replace whatever has the name at that moment. So the two are exchanged, and what came out is
+    /// looked at. Where the file system cannot exchange two names (NFS, for example), a check just before
+    /// rename(2) must do.
+    ///
+    /// # Errors
+    /// renameat2(2); `ESTALE` if another file has taken the name.
+    pub fn take_place_of(&self, expected: &Metadata, place: &Entry) -> io::Result<()> {
+        // A file that is held keeps its number, so no other file can be taken for it.
+        let ours = self.hold()?;
+        match self.exchange(place) {
+            Err(Errno::EINVAL | Errno::ENOSYS) if place.is(expected) => return self.rename(place),
+            Err(Errno::EINVAL | Errno::ENOSYS) => return Err(Errno::ESTALE.into()),
+            exchanged => exchanged?,
+        }
+        if self.is(expected) {
+            return self.remove();
+        }
+        // What came out must get its name back. Each exchange may bring out a newer file, which must get it then.
+        let mut last = ours.try_clone()?;
+        for _ in 0..EXCHANGES {
+            let out = self.hold()?;
+            self.exchange(place)?;
+            if self.is(&last.metadata()?) {
+                break;
+            }
+            last = out;
+        }
+        // If a second file came, it has replaced the first, which is what is left here.
+        if !self.is(&ours.metadata()?) {
+            self.remove()?;
+        }
+        Err(Errno::ESTALE.into())
+    }
+
+    /// Returns an `O_PATH` descriptor of what has the name now.
+    fn hold(&self) -> io::Result<File> {
+        self.open_with(HOLD, Mode::empty())
+    }
+
+    /// Exchanges the files of the two names.
+    fn exchange(&self, other: &Entry) -> nix::Result<()> {
+        let (from, to) = (self.name.as_os_str(), other.name.as_os_str());
+        renameat2(&self.directory, from, &other.directory, to, libc::RENAME_EXCHANGE)
+    }
+
     /// Removes the name.
     ///
     /// # Errors
@@ -248,21 +299,16 @@ impl Entry {
 /// # Errors
 /// renameat2(2) with `RENAME_NOREPLACE`: `EEXIST` if the new name is taken.
 pub fn rename_to_free(folder: &impl AsFd, from: &OsStr, to: &OsStr) -> nix::Result<()> {
-    let folder = folder.as_fd().as_raw_fd();
-    // Not every C library has a function for this call (musl has none here).
-    let renamed = from.with_nix_path(|from| {
-        to.with_nix_path(|to| {
-            // SAFETY: renameat2(2): a descriptor that is open, and two strings that end in NUL.
-            unsafe {
-                libc::syscall(
-                    libc::SYS_renameat2,
-                    folder,
-                    from.as_ptr(),
-                    folder,
-                    to.as_ptr(),
-                    libc::RENAME_NOREPLACE,
-                )
-            }
+    renameat2(folder, from, folder, to, libc::RENAME_NOREPLACE)
+}
+
+/// Calls renameat2(2), for which not every C library has a function (musl has none here).
+fn renameat2(from: &impl AsFd, old: &OsStr, to: &impl AsFd, new: &OsStr, flags: u32) -> nix::Result<()> {
+    let (from, to) = (from.as_fd().as_raw_fd(), to.as_fd().as_raw_fd());
+    let renamed = old.with_nix_path(|old| {
+        new.with_nix_path(|new| {
+            // SAFETY: renameat2(2): descriptors that are open, and two strings that end in NUL.
+            unsafe { libc::syscall(libc::SYS_renameat2, from, old.as_ptr(), to, new.as_ptr(), flags) }
         })
     })??;
     Errno::result(renamed).map(drop)
@@ -290,4 +336,68 @@ fn words(path: &Path) -> VecDeque<OsString> {
 fn is_of_proc(link: &File) -> bool {
     use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
     fstatfs(link).is_ok_and(|stat| stat.filesystem_type() == PROC_SUPER_MAGIC)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    /// Returns a folder with the files `old`, `copy` and `upgrade`, which hold their names, and their entries.
+    fn folder() -> (tempfile::TempDir, [Entry; 3]) {
+        let folder = tempfile::tempdir().unwrap();
+        let entries = ["old", "copy", "upgrade"].map(|name| {
+            fs::write(folder.path().join(name), name).unwrap();
+            Entry::find(&folder.path().join(name)).unwrap()
+        });
+        (folder, entries)
+    }
+
+    fn read(entry: &Entry) -> String {
+        fs::read_to_string(entry.path()).unwrap()
+    }
+
+    #[test]
+    fn a_file_takes_the_place_of_the_expected_one() {
+        let (folder, [old, copy, _]) = folder();
+        copy.take_place_of(&fs::metadata(old.path()).unwrap(), &old).unwrap();
+        assert_eq!(read(&old), "copy");
+        assert!(!copy.path().exists(), "the old file is left in {folder:?}");
+    }
+
+    #[test]
+    fn a_file_that_came_meanwhile_keeps_its_name() {
+        let (_folder, [old, copy, upgrade]) = folder();
+        let expected = fs::metadata(old.path()).unwrap();
+        upgrade.rename(&old).unwrap();
+        let error = copy.take_place_of(&expected, &old).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ESTALE));
+        assert_eq!((read(&old), read(&copy)), ("upgrade".into(), "copy".into()));
+    }
+
+    /// Another thread replaces the file all the time, by versions of ascending numbers. The last one must stay.
+    #[test]
+    fn the_last_of_many_upgrades_stays() {
+        for round in 0..200 {
+            let (folder, [old, copy, _]) = folder();
+            // Whoever replaces a file has it open.
+            let held = File::open(old.path()).unwrap();
+            let expected = held.metadata().unwrap();
+            let path = folder.path().to_owned();
+            let upgrades = std::thread::spawn(move || {
+                for version in 0..50 {
+                    fs::write(path.join("new"), version.to_string()).unwrap();
+                    fs::rename(path.join("new"), path.join("old")).unwrap();
+                }
+            });
+            for _ in 0..20 {
+                let _ = copy.take_place_of(&expected, &old);
+                if !copy.path().exists() {
+                    break;
+                }
+            }
+            upgrades.join().unwrap();
+            assert_eq!(read(&old), "49", "round {round}");
+        }
+    }
 }

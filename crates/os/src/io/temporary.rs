@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
@@ -83,14 +83,26 @@ impl Temporary {
     ///
     /// # Errors
     /// fsync(2), linkat(2), renameat(2), or that another file has its name.
-    pub fn publish(mut self, place: &Entry) -> io::Result<()> {
+    pub fn publish(self, place: &Entry) -> io::Result<()> {
+        self.publish_by(place, |named| named.rename(place))
+    }
+
+    /// Gives it the name `place` if that is still the name of `old`.
+    ///
+    /// # Errors
+    /// As [`Temporary::publish`]; `ESTALE` if another file has taken the name, which that file then keeps.
+    pub fn publish_for(self, old: &Metadata, place: &Entry) -> io::Result<()> {
+        self.publish_by(place, |named| named.take_place_of(old, place))
+    }
+
+    fn publish_by(mut self, place: &Entry, rename: impl FnOnce(&Entry) -> io::Result<()>) -> io::Result<()> {
         self.file.sync_all()?;
         // link(2) replaces no file, so the new one needs a name before it can be renamed.
         let named = self.name()?;
         if !named.is(&self.file.metadata()?) {
             return Err(Errno::ESTALE.into());
         }
-        named.rename(place)?;
+        rename(&named)?;
         self.named = None;
         place.sync_directory()
     }

@@ -2,7 +2,8 @@
 //! Putting a re-laid copy in the place of a file, and back: `hugelift prime --replace`.
 //!
 //! The copy is made beside the file, gets its owner, mode, access control lists, other attributes and
-//! times, is checked, and is then renamed over it. Running processes keep the old file; those that start
+//! times, is checked, and then takes its place. If another file has its name by then, as after an upgrade of its
+//! package, that file stays ([`Entry::take_place_of`]). Running processes keep the old file; those that start
 //! later get the new one. The original stays beside it under a name that neither the loader's cache nor a
 //! pattern like `*.so` finds.
 //!
@@ -16,7 +17,7 @@ pub(crate) mod checks;
 use crate::elf::elf_file::ElfFile;
 use crate::io::entry::Entry;
 use crate::pagecache::prime::written;
-use crate::pagecache::relay::{Original, RelayError, publish};
+use crate::pagecache::relay::{Original, RelayError};
 use crate::separate::loaded::Loaded;
 use hugelift_core::addr::PageSize;
 use hugelift_core::prime::Obstacle;
@@ -100,6 +101,11 @@ pub enum ReplaceError {
     /// There is no original to restore.
     #[error("{0} was not replaced by hugelift: there is no {1}")]
     NoOriginal(Untrusted, Untrusted),
+    /// Another file took the name while the copy was put in place.
+    #[error(
+        "{0} was replaced by another file just now, as a package upgrade does: that file stays; try again"
+    )]
+    Upgraded(Untrusted),
     /// The copy was replaced by another file, as an upgrade does.
     #[error("{0} is not, or no longer, a copy of {1}: that file is of no use any more; rm '{1}'")]
     Other(Untrusted, Untrusted),
@@ -182,9 +188,13 @@ pub fn replace(
     idle()?;
     original.unchanged()?;
     keep(&original, &kept)?;
-    if let Err(error) = publish(copy, &entry) {
-        let _ = undo_keep(&original, &entry, &kept);
-        return Err(error.into());
+    let of_copy = copy.file().metadata().map_err(RelayError::io("read the copy beside", &path))?;
+    if let Err(error) = copy.publish_for(&original.meta, &entry) {
+        // The original needs its second name only if the copy has the first.
+        if !entry.is(&of_copy) && kept.is(&original.meta) {
+            let _ = kept.remove();
+        }
+        return Err(not_exchanged("write", &path, error));
     }
     Ok(Replaced { path, original: kept.path(), aslr_bits_lost, not_compared })
 }
@@ -236,9 +246,12 @@ fn keep(original: &Original, kept: &Entry) -> Result<(), ReplaceError> {
     Ok(())
 }
 
-/// Removes the second name again, if the file still has its first.
-fn undo_keep(original: &Original, entry: &Entry, kept: &Entry) -> io::Result<()> {
-    if entry.is(&original.meta) && kept.is(&original.meta) { kept.remove() } else { Ok(()) }
+/// Returns the error for a file that did not get the name `path`.
+fn not_exchanged(action: &'static str, path: &Path, error: io::Error) -> ReplaceError {
+    match error.raw_os_error() {
+        Some(libc::ESTALE) => ReplaceError::Upgraded(path.into()),
+        _ => RelayError::io(action, path)(error).into(),
+    }
 }
 
 /// Restores the original of `path`; returns the path of the file, behind all symbolic links.
@@ -262,7 +275,10 @@ pub fn restore(path: &Path) -> Result<PathBuf, ReplaceError> {
     now.unchanged()?;
     original.unchanged()?;
     // rename(2) does nothing if both names are of one file.
-    let done = if entry.is(&original.meta) { kept.remove() } else { kept.rename(&entry) };
-    done.and_then(|()| entry.sync_directory()).map_err(RelayError::io("put back", &path))?;
+    let done = match entry.is(&original.meta) {
+        true => kept.remove(),
+        false => kept.take_place_of(&now.meta, &entry),
+    };
+    done.and_then(|()| entry.sync_directory()).map_err(|error| not_exchanged("put back", &path, error))?;
     Ok(path)
 }
