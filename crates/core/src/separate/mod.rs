@@ -39,6 +39,7 @@ mod layout;
 mod link;
 mod mini;
 mod moved;
+mod names;
 mod notes;
 pub mod proof;
 mod references;

@@ -5,7 +5,7 @@
 //! end. So a word that two tables name is not moved twice.
 
 use super::layout::{self, Plan, Way};
-use super::{Refusal, debug, dynamic, headers, hidden, notes, references, relocations, symbols};
+use super::{Refusal, debug, dynamic, headers, hidden, names, notes, references, relocations, symbols};
 use crate::addr::Addr;
 use crate::align::{self, tables::Tables};
 use object::elf;
@@ -19,6 +19,8 @@ pub(super) struct Moved<'a> {
     code: u64,
     /// Where the header tables lie in memory.
     headers: Vec<(u64, u64)>,
+    /// The linker has a symbol for the ELF header.
+    names_header: bool,
     out: Vec<u8>,
 }
 
@@ -27,7 +29,9 @@ impl<'a> Moved<'a> {
         // If the distance is 0, a pointer can lead anywhere.
         let moving = plan.distances.parts().iter().find(|part| part.by != 0);
         let code = moving.map_or(0, |part| part.start);
-        Moved { bytes, tables, plan, code, headers: hidden::headers(tables), out: bytes.to_vec() }
+        let headers = hidden::headers(tables);
+        let names_header = names::linker_symbols(bytes, tables, 1).contains(&0);
+        Moved { bytes, tables, plan, code, headers, names_header, out: bytes.to_vec() }
     }
 
     /// Returns the offset in the file of `size` bytes at a stated address; `None` if a segment does not have
@@ -88,10 +92,10 @@ impl<'a> Moved<'a> {
     /// Returns where the pointer `to` leads in the copy. `what` at `at` makes the loader write it.
     ///
     /// A pointer need not name the object that it belongs to: a program may hold the address of an array less
-    /// an offset, which lies anywhere before it. So none may lead to what stays, but for the file header.
+    /// an offset, which lies anywhere before it. So none may lead to what stays, but to a file header with a name.
     pub fn pointer(&self, what: &'static str, at: u64, to: u64) -> Result<u64, Refusal> {
         let stays = match self.plan.way {
-            Way::Code => to != 0 && to < self.code,
+            Way::Code => to < self.code && !(to == 0 && self.names_header),
             Way::All { .. } => hidden::holds(&self.headers, to),
             Way::Stay { .. } => false,
         };

@@ -7,7 +7,7 @@
 
 use super::layout::in_memory;
 use super::moved::Moved;
-use super::{Refusal, hidden};
+use super::{Refusal, hidden, names};
 use crate::addr::Addr;
 use crate::align::tables::{LE, Section, Tables, has_bytes};
 use crate::elf::Machine;
@@ -53,13 +53,13 @@ impl Found {
     }
 }
 
-/// Bytes of the ELF header, which symbols such as `__ehdr_start` name.
+/// Bytes of the ELF header.
 const HEADER: u64 = 64;
 
 /// Returns the references of code to what lies below `end`, all of which can be written anew.
 ///
 /// # Errors
-/// [`Refusal::Reference`], if there is one that cannot, or one of which it is not certain what it is.
+/// [`Refusal::Reference`], if there is one that cannot, or if the kind of one is unknown.
 pub(super) fn to_front(bytes: &[u8], tables: &Tables, end: u64) -> Result<Vec<Reference>, Refusal> {
     if let Some((at, to)) = hidden::to_front(bytes, tables, end) {
         return Err(Refusal::Reference { at: Addr(at), to: Addr(to) });
@@ -74,17 +74,15 @@ pub(super) fn to_front(bytes: &[u8], tables: &Tables, end: u64) -> Result<Vec<Re
             return refused(at, to);
         }
     }
-    let mut edges = vec![0];
-    for s in tables.sections.iter().filter(|s| in_memory(s) && s.sh_addr(LE) < end) {
-        edges.extend([s.sh_addr(LE), s.sh_addr(LE).saturating_add(s.sh_size(LE))]);
-    }
+    let names = names::linker_symbols(bytes, tables, end);
     // A jump to the ELF header stands for a function that is missing: the code that has it tests for that.
     let real = |r: &Reference| !(r.branch && r.to < HEADER);
     let references: Vec<Reference> = found.references.iter().copied().filter(real).collect();
     for r in &references {
-        // Elsewhere it may be the address of an array behind the code, less an offset that the index makes up
-        // for.
-        let named = r.to < HEADER || edges.contains(&r.to);
+        // Without a name it may be the address of an array behind the code, less an offset that the index makes
+        // up for.
+        let of_header = |to: u64| if to < HEADER { 0 } else { to };
+        let named = names.binary_search(&of_header(r.to)).is_ok();
         if !named || r.width != 4 || !found.is_clean(r.at) {
             return refused(r.at, r.to);
         }

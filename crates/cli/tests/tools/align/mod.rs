@@ -2,6 +2,7 @@
 //! `hugelift align`: real programs and what each linker makes, re-laid; and how it behaves as a
 //! command.
 
+mod biased;
 mod cache;
 mod command;
 mod corpus;

@@ -97,9 +97,11 @@ fn one_program(layout: &str, way: &str, strip: bool) {
     let lea = 0x2233_445au32.to_le_bytes();
     let large = 0x2b1c_3d4e_5f60_7183u64.to_le_bytes();
     let got = at("_GLOBAL_OFFSET_TABLE_");
+    // The header and the name of a note take 16 bytes.
+    let note = at("note_field") - 16;
     // What is wrong, where, with which bytes; whether this way refuses it, and whether moving everything does.
     let cases = [
-        ("a pointer less an offset", array, entry(if code { 0x420 } else { 72 }), true, true),
+        ("a pointer less an offset", array.clone(), entry(if code { 0x420 } else { 72 }), true, true),
         ("a word relative to itself", same(&word), short(at("word"), 4), true, true),
         ("one to the program headers", same(&word), short(at("word"), 72), true, true),
         ("a long one that is not aligned", same(&word), unaligned, true, true),
@@ -108,6 +110,10 @@ fn one_program(layout: &str, way: &str, strip: bool) {
         ("one to the program headers", same(&large), long(got, 64), true, true),
         ("one relative to the table of offsets, in data", same(&word), long(got, 0), true, true),
         ("code with the program headers", same(&lea), short(at("lea_field") + 4, 64), true, true),
+        ("a pointer to the start", array, entry(0), true, true),
+        ("code with the ELF header", same(&lea), short(at("lea_field") + 4, 0), true, true),
+        ("code with a byte of the ELF header", same(&lea), short(at("lea_field") + 4, 24), true, true),
+        ("code with the edge of a section", same(&lea), short(at("lea_field") + 4, note), code, false),
         ("a note of unknown use", same(b".note.gnu.mine\0"), b".mine".to_vec(), code, false),
     ];
     for (what, olds, new, refused, header) in cases {

@@ -4,7 +4,7 @@
 
 use super::file::{Section, u32_at};
 use super::hidden::{self, Numbers};
-use super::symbols::{SYMBOL, is_table, symbol};
+use super::symbols::{SYMBOL, is_table, linker_defines, symbol};
 use super::{Flaw, Pair, Place, unwind};
 use gimli::{CieOrFde, EhFrame, LittleEndian, UnwindSection};
 use iced_x86::{Decoder, DecoderOptions, Instruction, OpKind};
@@ -214,9 +214,10 @@ fn reference(
     (offset, len): (usize, usize),
     doubtful: bool,
 ) -> Result<(), Flaw> {
-    // What is neither in the object nor just behind a segment is no reference of a program.
-    let outside = !pair.from.loads.iter().any(|l| l.vaddr <= target && target <= l.end());
-    if doubtful || outside || len != 4 {
+    // A compiler folds an index into the address of an array, so an address may be that of anything. What keeps its
+    // distance to the code follows it, whatever it is. Else a symbol must say what it is.
+    let unnamed = !linker_defines(pair, if target < 64 { 0 } else { target });
+    if doubtful || unnamed || len != 4 {
         let what =
             format!("what looks like an instruction at {at:#x} refers to {target:#x}, which moves apart");
         return Err(Flaw::Undecided(what));

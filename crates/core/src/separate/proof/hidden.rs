@@ -7,6 +7,7 @@
 
 use super::dynamic::value;
 use super::file::{Section, u32_at, u64_at};
+use super::symbols::linker_defines;
 use super::{Flaw, Pair};
 use object::elf;
 use std::ops::Range;
@@ -35,10 +36,11 @@ pub(super) fn headers(pair: &Pair) -> Vec<Range<u64>> {
 }
 
 /// Returns whether a pointer that the loader writes may lead to `address`. A pointer may be that of another
-/// object, less an offset; so it must lead to what moves with the code, or to the very start.
+/// object, less an offset; so it must lead to what moves with the code, or to the ELF header if that has a symbol.
 pub(super) fn pointer(pair: &Pair, at: u64, address: u64) -> Result<(), Flaw> {
     let by = |address: u64| pair.image(address).map(|to| to.wrapping_sub(address));
-    let apart = !pair.uniform() && by(address) != code(pair) && address != 0;
+    let names_header = || address == 0 && linker_defines(pair, 0);
+    let apart = !pair.uniform() && by(address) != code(pair) && !names_header();
     let header = pair.uniform() && headers(pair).iter().any(|range| range.contains(&address));
     if apart || header {
         let what = format!("the pointer that {at:#x} stands for leads to {address:#x}, which moves apart");

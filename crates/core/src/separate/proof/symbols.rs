@@ -75,6 +75,15 @@ pub(super) fn wanted(pair: &Pair, symbol: &Symbol, name: &[u8]) -> Result<u64, F
     Ok(symbol.value.wrapping_add(by))
 }
 
+/// Returns whether the linker has defined a symbol at this address of the original. Such a symbol has a name and no type.
+pub(super) fn linker_defines(pair: &Pair, address: u64) -> bool {
+    pair.from.sections.iter().filter(|s| is_table(s)).any(|table| {
+        let bytes = pair.from.contents(table);
+        let mut symbols = (0..bytes.len() / SYMBOL).filter_map(|i| symbol(bytes, i));
+        symbols.any(|s| s.value == address && s.name != 0 && s.kind() == elf::STT_NOTYPE && s.has_address())
+    })
+}
+
 /// Adds the values of the dynamic symbols.
 pub(super) fn check(pair: &mut Pair) -> Result<(), Flaw> {
     let tables: Vec<Section> =
