@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The README names two commands: `make demo` and `make test`. Each target installs what it needs.
 
-.PHONY: all build library manual install uninstall demo test test-vm test-vm-all miri dist bench bench-real lab-agree lint fuzz fuzz-check clean
+.PHONY: all build library manual install uninstall demo check test test-long test-vm test-vm-all miri dist bench bench-real lab-agree lint fuzz fuzz-check clean
 
 out := $(or $(CARGO_TARGET_DIR),target)
 
@@ -37,10 +37,25 @@ uninstall:
 demo: build
 	$(out)/release/hugelift-bench demo $(if $(ROUNDS),--rounds $(ROUNDS))
 
-# Runs every test, with the command that `make build` makes. REQUIRE_ALL=1 makes a skip a failure.
+# What needs neither root nor the programs that are lifted: lints, units, the model with a fault at every step.
+check: lint fuzz-check
+	cargo test --quiet --workspace --lib
+	cargo test --quiet -p hugelift-core -p hugelift-relink -p hugelift-measure -p hugelift-manual --tests
+
+# What every change must pass: every feature, with real programs and the command that `make build` makes. REQUIRE_ALL=1
+# makes a skip a failure.
 test:
 	@ci/setup.sh test
 	ci/test.sh
+
+# What takes long: all rounds of what `make test` tries in part, Miri, all suites on all emulated machines, ten minutes of
+# fuzzing. ci/touched runs the part of it that belongs to a change.
+test-long:
+	@ci/setup.sh test
+	ci/test.sh long
+	ci/miri.sh
+	ci/vm/matrix --all
+	ci/fuzz.sh 600
 
 # Runs tests on other machines, in emulation: AArch64, NUMA, older kernels. Each machine runs the suites
 # that ci/vm/lib.sh lists for it, and each of their tests runs on at least one machine. Downloads about
@@ -76,7 +91,7 @@ bench: build
 # contradict each other. Takes 15 minutes. LAB_AGREE_DIR is a folder for the reports.
 lab-agree: build
 	@ci/setup.sh test
-	LAB_AGREE_RUNS=10 cargo test --release -p hugelift --test tools -- --nocapture lab_agree::
+	LAB_AGREE_RUNS=10 cargo test --release -p hugelift --test tools -- --include-ignored --nocapture lab_agree::
 
 # Runs worked examples with hugelift compare: MariaDB, redis, clang, TiDB. PAIRS and SECONDS_A_LOAD set how
 # long each takes; HTML_DIR is a folder for a picture of each.

@@ -10,9 +10,8 @@
 #   hugelift-VERSION-ARCH.cdx.json   the crates in the command (a bill of materials, CycloneDX)
 #   SHA256SUMS                       checksums of all these
 #
-# The binary for this machine's architecture is that of ci/build.sh, with musl if Rust has it here; the
-# other one has glibc. Both are linked statically at fixed addresses: they need no file of the system,
-# and --user reads /etc/passwd without plugins.
+# The binary for this machine's architecture is that of ci/build.sh. Both have musl if Rust has it here, else glibc. Both are
+# linked statically at fixed addresses: they need no file of the system, and --user reads /etc/passwd without plugins.
 # shellcheck source=vm/lib.sh
 source "$(dirname "$0")/vm/lib.sh"
 # shellcheck source=vm/cross.sh
@@ -38,6 +37,7 @@ make_for() {
     [ ! -d "$(rustc --print target-libdir --target "$arch-unknown-linux-musl")" ] || target=$arch-unknown-linux-musl
   else
     cross "$arch"
+    target=$(shipped_target "$arch")
     release "$target"
     made=$target_dir/$target/release
   fi

@@ -56,6 +56,7 @@ tests=(
   "redis-cli redis-tools"
   "redis-server redis-server"
   "rpmbuild rpm"
+  "sbcl sbcl"
   "script bsdutils util-linux"
   "setcap libcap2-bin"
   "setpriv util-linux"
@@ -94,8 +95,16 @@ apt() {
 
 # An old package list names packages that the mirror no longer has.
 refresh_lists() {
-  [ -n "$(find /var/lib/apt/lists -name '*_Packages*' -mtime -1 2>/dev/null | head -n1)" ] ||
-    apt update >/dev/null || echo "setup: apt-get update failed; the old package lists are used"
+  [ -n "$(find /var/lib/apt/lists -name '*_Packages*' -mtime -1 2>/dev/null | head -n1)" ] || update_lists || true
+}
+
+# Gets new package lists, once; returns 1 later. Lists that are new may lack an archive of the sources: those of a root
+# that debootstrap has made hold that which it was made of alone.
+updated=
+update_lists() {
+  [ -z "$updated" ] || return 1
+  updated=1
+  apt update >/dev/null || echo "setup: apt-get update failed; the old package lists are used"
 }
 
 candidate() { # prints the first of these packages that apt can install
@@ -139,6 +148,7 @@ need_packages() { # "command package..."...; status 1 if one is missing at the e
     for entry in "${missing[@]}"; do
       read -r -a words <<<"$entry"
       package=$(candidate "${words[@]:1}")
+      if [ -z "$package" ] && update_lists; then package=$(candidate "${words[@]:1}"); fi
       [ -z "$package" ] || packages+=("$package")
     done
     [ ${#packages[@]} -eq 0 ] || install "${packages[@]}"
@@ -151,6 +161,10 @@ need_packages() { # "command package..."...; status 1 if one is missing at the e
     status=1
   done
   return $status
+}
+
+offered() { # prints the version of a package that apt can install, or "(none)"
+  apt-cache policy "$1" 2>/dev/null | sed -n 's/^ *Candidate: *//p' | grep . || echo "(none)"
 }
 
 # Prints the packages with the first Rust of version $1 or newer that apt offers, else rustup, which downloads one.
@@ -172,6 +186,7 @@ install_rust() { # the oldest version that will do
   if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null && ! command -v rustup >/dev/null; then
     refresh_lists
     read -r -a packages <<<"$(rust_packages "$1")"
+    if [ ${#packages[@]} -eq 0 ] && update_lists; then read -r -a packages <<<"$(rust_packages "$1")"; fi
     # cargo and rustup download by HTTPS. A bare system trusts no server yet.
     [ ${#packages[@]} -eq 0 ] || install "${packages[@]}" ca-certificates
   fi
@@ -193,7 +208,8 @@ need_rust() {
   [ -n "$(rust_version)" ] || install_rust "$want"
   got=$(rust_version)
   if [ -z "$got" ]; then
-    echo "setup: missing: cargo and rustc $want or newer (install them with rustup)"
+    echo "setup: missing: cargo and rustc $want or newer; apt offers rustc $(offered rustc) and rustc-web" \
+      "$(offered rustc-web), and no rustup (https://rustup.rs installs it)"
     return 1
   elif [ "$(printf '%s\n' "$want" "$got" | sort -V | head -n1)" != "$want" ]; then
     echo "setup: rustc is $got, but $want or newer is needed (rustup update stable)"

@@ -1,22 +1,32 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs every test. Then lists the skips and the time of each test program, and prints the totals in one
-# line.
+# ci/test.sh                  runs every test but those that `#[ignore = "long: ..."]` marks
+# ci/test.sh long [WORD...]   runs every test whose name contains one of the words, each with all its rounds
+#                             (crates/cli/tests/common/level.rs)
+#
+# Then it lists the skips and the time of each test program, and prints the totals in one line.
+#
+# It is not cargo-nextest, which starts a process for each test: the tests of a program share locks for what a machine has
+# once (the pool of huge pages, its settings, short memory), the victims that they compile, and the servers that they prime.
 #
 # The tests run the command that ships: what ci/build.sh makes. That of the debug build is for tests that need its fault
 # points.
 #
-# A busy machine disturbs tests of programs that run: at times it gives a process no CPU for seconds. So a test that
-# fails beside others is run three times alone. If it passes each time it counts as passed, and a list at the end
-# names it. If more than five tests fail, none is run again.
+# A test that fails beside others is run three times alone, which tells a race from a plain failure. Only those that
+# ci/disturbed-by-load lists, each with its reason, count as passed then. If more than five tests fail, none is run again.
 #
 # REQUIRE_ALL=1  makes a skip a failure
 # TEST_THREADS   number of tests of one program that run at a time (5)
-# TEST_LIMIT     seconds after which a test program is killed (900)
+# TEST_LIMIT     seconds after which a test program is killed (900, in the long level 3600)
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 exec </dev/null
-threads=${TEST_THREADS:-5} limit=${TEST_LIMIT:-900}
+chosen=()
+if [ "${1:-}" = long ]; then
+  export TEST_LONG=1
+  chosen=(--include-ignored "${@:2}")
+fi
+threads=${TEST_THREADS:-5} limit=${TEST_LIMIT:-$((${#chosen[@]} == 0 ? 900 : 3600))}
 work=$(mktemp -d)
 end_jobs() { for job in $(jobs -rp); do kill "$job" 2>/dev/null; done; }
 trap 'end_jobs; rm -rf "$work"' EXIT
@@ -70,6 +80,7 @@ words_of() {
     */settings) words+=("${settings[@]}") ;;
     */others) for other in "${experiments[@]}" "${settings[@]}"; do words+=(--skip "$other"); done ;;
   esac
+  words+=("${chosen[@]}")
 }
 
 # Replaces this shell by the program. --nocapture shows the SKIP of a test that passes. Background jobs of
@@ -135,6 +146,14 @@ for name in "$work"/programs/*; do
   esac
 done
 pure+=(doc-tests)
+# Of each program that has a test of these names only that runs, and one program at a time.
+if [ ${#chosen[@]} -gt 1 ]; then
+  alone=() pure=() experimental=()
+  for name in "$work"/programs/*; do
+    name=${name##*/}
+    (words_of "$name" && "${words[@]}" --list 2>/dev/null | grep -q ': test$') && alone+=("$name")
+  done
+fi
 all=("${alone[@]}" "${experimental[@]}" "${pure[@]}")
 
 beside() { # FILE NICE PROGRAM...: runs the programs in the background, with their output in a file
@@ -145,13 +164,13 @@ beside() { # FILE NICE PROGRAM...: runs the programs in the background, with the
     for name in "${@:3}"; do run "$name"; done
   ) >"$work/$1" 2>&1 &
 }
-beside pure.out 5 "${pure[@]}"
+[ ${#pure[@]} = 0 ] || beside pure.out 5 "${pure[@]}"
 for name in "${alone[@]}"; do
   run "$name"
   [ "$name" != hugelift:tools/settings ] || beside experiments.out 0 "${experimental[@]}"
 done
 wait
-cat "$work/pure.out" "$work/experiments.out"
+for other in pure experiments; do [ ! -e "$work/$other.out" ] || cat "$work/$other.out"; done
 
 # Prints the names of the tests of a program that have failed, if it came to its summary.
 failed_of() { # NAME
@@ -165,21 +184,25 @@ passes_alone() { # NAME TEST
   for try in 1 2 3; do
     echo
     echo "==== $2 alone, run $try of 3"
-    timeout -k 30 "$limit" env --default-signal=INT,QUIT "${words[0]}" --exact "$2" --nocapture |& tee "$log" || return 1
+    timeout -k 30 "$limit" env --default-signal=INT,QUIT "${words[0]}" --exact "$2" --include-ignored --nocapture |& tee "$log" || return 1
     grep -q '^test result: ok. 1 passed' "$log" && ! grep -q 'SKIP: ' "$log" || return 1
   done
 }
 
 # Runs the tests of a program that have failed once more, and corrects its result.
-disturbed=()
+disturbed=() races=()
+may_be_disturbed() { grep -q "^$1  " ci/disturbed-by-load; }
 again() { # NAME
   local test file=$work/done/${1//\//.} passed failed seconds
   read -r passed failed seconds <"$file"
   for test in $(failed_of "$1"); do
     # words_of changes the folder and the environment.
-    if (passes_alone "$1" "$test"); then
+    (passes_alone "$1" "$test") || continue
+    if may_be_disturbed "$test"; then
       disturbed+=("$test")
       passed=$((passed + 1)) failed=$((failed - 1))
+    else
+      races+=("$test")
     fi
   done
   echo "$passed $failed $seconds" >"$file"
@@ -220,8 +243,13 @@ if [ "${REQUIRE_ALL:-}" = 1 ] && unmet=$(grep -Ev "SKIP: ($lacking)|^$" <<<"$her
 fi
 if [ ${#disturbed[@]} != 0 ]; then
   echo
-  echo "Failed beside other tests, passed three times alone (the reasons are above):"
+  echo "Failed beside other tests, passed three times alone; ci/disturbed-by-load says why that may be:"
   printf '  %s\n' "${disturbed[@]}"
+fi
+if [ ${#races[@]} != 0 ]; then
+  echo
+  echo "Failed beside other tests, passed three times alone. They count as failed: each shows a defect of the product or of itself."
+  printf '  %s\n' "${races[@]}"
 fi
 failures=$(cat "$work"/log/* | sed -n 's/^test \(.*\) \.\.\. FAILED.*/\1/p' | sort -u | grep -Fxv -f <(printf '%s\n' "${disturbed[@]}"))
 if [ -n "$failures" ]; then

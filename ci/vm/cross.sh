@@ -17,9 +17,21 @@ cross() {
   [ ! -x "$cache/bin/rustc" ] || cargo=(env "RUSTC=$cache/bin/rustc" cargo)
 }
 
-# Builds the command that ships for the target $1 of Rust, after `cross`: static, at fixed addresses; needs remap.sh.
-# There the standard library for musl may be missing, so it has glibc.
+# Prints the target of Rust for which the command that ships is built for the architecture $1, after `cross`: with musl
+# if Rust has it, or can get it. Without rustup the standard library may be there for glibc only.
+shipped_target() {
+  local target=$1-unknown-linux-musl
+  if [ "${#cargo[@]}" -gt 1 ] || ! { has_std "$target" || { rustup target add "$target" && has_std "$target"; }; } >&2; then
+    target=$1-unknown-linux-gnu
+  fi
+  echo "$target"
+}
+
+has_std() { [ -d "$(rustc --print target-libdir --target "$1")" ]; }
+
+# Builds the command that ships for the target $1, after `cross`: static, at fixed addresses; needs remap.sh.
 release() {
+  export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=$cc
   set_rustflags
   "${cargo[@]}" rustc -q --release --target "$1" -p hugelift --bin hugelift -- -C relocation-model=static
 }

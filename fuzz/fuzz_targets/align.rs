@@ -3,7 +3,7 @@
 #![no_main]
 
 use hugelift_core::addr::PageSize;
-use hugelift_core::align::{layout, verify};
+use hugelift_relink::align::{layout, verify};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

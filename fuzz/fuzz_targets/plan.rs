@@ -109,6 +109,7 @@ fn snapshot(input: &Input) -> Option<Snapshot> {
         thp_page: input.thp_shift.and_then(page).filter(|p| *p > base_page),
         folios: Vec::new(),
         thp_off: input.thp_off.map(|never| if never { ThpOff::Never } else { ThpOff::Process }),
+        allows_thp: false,
         pools,
         moves_hugetlb: input.moves_hugetlb,
         populate: true,

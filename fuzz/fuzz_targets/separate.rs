@@ -4,7 +4,7 @@
 #![no_main]
 
 use hugelift_core::addr::PageSize;
-use hugelift_core::separate::{Options, proof, separate};
+use hugelift_relink::separate::{Options, proof, separate};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

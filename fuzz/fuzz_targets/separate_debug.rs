@@ -4,8 +4,8 @@
 #![no_main]
 
 use hugelift_core::addr::PageSize;
-use hugelift_core::separate::proof::{self, DebugFile, Versions};
-use hugelift_core::separate::{Options, separate, separate_debug};
+use hugelift_relink::separate::proof::{self, DebugFile, Versions};
+use hugelift_relink::separate::{Options, separate, separate_debug};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

@@ -3,7 +3,8 @@
 //! `hugelift attach` after the first seconds, with the switch of the program's own allocator, and with transparent huge pages for
 //! every program of the machine.
 
-use crate::{Options, hugelift};
+use crate::options::Options;
+use crate::programs::hugelift;
 use anyhow::{Context as _, Result, ensure};
 use hugelift_lab::setting::Setting;
 use hugelift_measure::program::Program;

@@ -2,9 +2,9 @@
 //! Compares programs that start many children: bare, under hugelift with plain children, and with lifted
 //! children.
 
-use crate::copy::find_clang;
+use crate::options::Options;
+use crate::programs::{find_clang, under_hugelift};
 use crate::warm::TempStore;
-use crate::{Options, under_hugelift};
 use anyhow::Result;
 use hugelift_measure::program::Program;
 use hugelift_measure::rounds::{self, Side, pairs};

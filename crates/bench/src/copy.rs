@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Compares the time that a lift adds to a start with a bare copy of the same bytes.
 
+use crate::options::Options;
+use crate::pool;
+use crate::programs::{find_clang, hugelift, under_hugelift};
 use crate::reference::{self, Piece};
-use crate::under_hugelift;
-use crate::{Options, pool};
 use anyhow::{Context as _, Result, ensure};
 use hugelift_core::smaps::Usage;
 use hugelift_measure::generated::{self, Hot, Linking};
@@ -11,7 +12,6 @@ use hugelift_measure::program::Program;
 use hugelift_measure::rounds::{self, Side};
 use hugelift_measure::stats;
 use hugelift_measure::{coverage, host};
-use std::path::PathBuf;
 
 const ROUNDS: usize = 30;
 const GOAL: f64 = 1.15;
@@ -41,17 +41,9 @@ pub fn clang(options: &Options) -> Result<()> {
     compare(options, "clang++ with its shared objects", &program, &waiting)
 }
 
-/// Returns the newest clang++ in PATH.
-pub fn find_clang() -> Option<PathBuf> {
-    let names = std::iter::once("clang++".to_string()).chain((11..40).rev().map(|n| format!("clang++-{n}")));
-    let dirs: Vec<PathBuf> = std::env::split_paths(&std::env::var_os("PATH")?).collect();
-    let found = names.flat_map(|name| dirs.iter().map(move |dir| dir.join(&name)).collect::<Vec<_>>());
-    found.into_iter().find(|path| path.is_file())
-}
-
 /// Prints the table of a program: it runs bare and lifted, and the reference copies its bytes.
 fn compare(options: &Options, name: &str, program: &Program, waiting: &Program) -> Result<()> {
-    crate::hugelift()?;
+    hugelift()?;
     let memory = waiting.memory_at_rest()?;
     let pieces = reference::pieces(&memory)?;
     let bytes = reference::bytes(&pieces);

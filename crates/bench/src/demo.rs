@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The demo: runs the generated program bare and lifted in turn.
 
-use crate::{Options, hugelift, under_hugelift};
+use crate::options::Options;
+use crate::programs::{hugelift, under_hugelift};
 use anyhow::{Result, ensure};
 use hugelift_measure::comparison::Coverage;
 use hugelift_measure::generated::{self, Hot, Linking, coverage_of, result_of};

@@ -2,7 +2,9 @@
 //! Measures the CPU time of the generated program on each backing, dynamic and static. In the same rounds a
 //! preloaded library copies its text, for comparison.
 
-use crate::{Options, pool, under_hugelift};
+use crate::options::Options;
+use crate::pool;
+use crate::programs::under_hugelift;
 use anyhow::{Result, ensure};
 use hugelift_measure::comparison::Coverage;
 use hugelift_measure::generated::{self, Hot, Linking, coverage_of, result_of};

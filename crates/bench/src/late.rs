@@ -2,14 +2,14 @@
 //! Shows how soon the code of programs that run long is huge: under `hugelift run`, which copies while they run, beside
 //! `run --eager`, which copies at their start. Each program computes without end and is killed.
 
-use crate::copy::find_clang;
-use crate::{Options, hugelift};
+use crate::options::Options;
+use crate::programs::{find_clang, hugelift};
 use anyhow::{Context as _, Result, ensure};
+use hugelift_linux::proc::clock::cpu_time;
 use hugelift_measure::child::Child;
 use hugelift_measure::interrupt;
 use hugelift_measure::program::Program;
 use hugelift_measure::timed::Seen;
-use hugelift_os::proc::clock::cpu_time;
 use std::ffi::OsString;
 use std::fmt::{self, Write as _};
 use std::fs;
@@ -20,9 +20,9 @@ use tempfile::TempDir;
 
 /// How long a program may take until its code is huge.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long a program that was lifted at its start runs until it is looked at: it may open objects meanwhile.
+/// How long a program that was lifted at its start runs until it is examined: it may open objects meanwhile.
 const SETTLED: Duration = Duration::from_secs(2);
-/// Between two looks at a program.
+/// The pause between two checks of a program.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Functions in the generated source files: a compiler takes minutes for them.
 const FUNCTIONS: usize = 60_000;
@@ -80,7 +80,7 @@ fn row(name: &str, argv: &[OsString]) -> Result<()> {
 /// What became huge in a program.
 struct Late {
     huge: u64,
-    /// The CPU time after which all was huge that was expected; `None` if that did not happen in time.
+    /// The CPU time until all expected pages were huge; `None` if that did not happen in time.
     after: Option<Duration>,
 }
 

@@ -10,21 +10,22 @@ mod copy;
 mod demo;
 mod jumps;
 mod late;
+mod options;
 mod parts;
 mod peers;
 mod pool;
 mod primed;
+mod programs;
 mod reference;
 mod startup;
 mod stops;
 mod warm;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, bail};
 use hugelift_measure::generated::{self, Hot, Linking};
-use hugelift_measure::program::Program;
 use hugelift_measure::{child, host, interrupt};
-use std::path::PathBuf;
-use std::process::{Command, ExitCode};
+use options::Options;
+use std::process::ExitCode;
 
 const USAGE: &str = "\
 usage: hugelift-bench COMMAND [--rounds N] [--megabytes N] [--only PROGRAM]
@@ -53,44 +54,6 @@ usage: hugelift-bench COMMAND [--rounds N] [--megabytes N] [--only PROGRAM]
   --only PROGRAM  of anon, late and stops: measure the case alone that needs this program (as php, python3, javac)
 
 HUGELIFT_BIN names the hugelift to measure; without it, the one beside this program.";
-
-/// The options of the command line.
-pub struct Options {
-    /// How often each side runs; `None` for the default of each benchmark.
-    pub rounds: Option<usize>,
-    /// Size of the generated code in MB.
-    pub megabytes: u64,
-    /// The only program to measure, where a benchmark has several; `None` for all.
-    pub only: Option<String>,
-}
-
-impl Options {
-    /// Returns the cases to measure, each with the command that it needs. Says which are left out because there is no
-    /// such command.
-    ///
-    /// # Errors
-    /// `--only` names none of them.
-    fn chosen<T: Copy>(&self, cases: &[(&'static str, T)]) -> Result<Vec<(&'static str, T)>> {
-        let is_wanted = |needs: &str| self.only.as_deref().is_none_or(|only| only == needs);
-        let wanted = cases.iter().copied().filter(|(needs, _)| is_wanted(needs));
-        let all: Vec<_> = wanted.collect();
-        let names = || cases.iter().map(|(needs, _)| *needs).collect::<Vec<_>>().join(", ");
-        ensure!(
-            !all.is_empty(),
-            "--only {}: not one of {}",
-            self.only.as_deref().unwrap_or_default(),
-            names()
-        );
-        // Debian installs clang++ with a version in its name.
-        let is_here = |needs: &str| match needs {
-            "clang++" => copy::find_clang().is_some(),
-            _ => Command::new(needs).arg("--help").output().is_ok(),
-        };
-        let (here, missing): (Vec<_>, Vec<_>) = all.into_iter().partition(|(needs, _)| is_here(needs));
-        missing.iter().for_each(|(needs, _)| println!("  SKIP: no {needs} in PATH: ci/setup.sh test"));
-        Ok(here)
-    }
-}
 
 fn main() -> ExitCode {
     match run(std::env::args().skip(1)) {
@@ -190,19 +153,4 @@ fn with_host(work: impl FnOnce() -> Result<ExitCode>) -> Result<ExitCode> {
     interrupt::prepare()?;
     child::adopt_orphans()?;
     work()
-}
-
-/// Returns the path of the hugelift to measure.
-fn hugelift() -> Result<PathBuf> {
-    let path = match std::env::var_os("HUGELIFT_BIN") {
-        Some(path) => PathBuf::from(path),
-        None => std::env::current_exe().context("own path")?.with_file_name("hugelift"),
-    };
-    ensure!(path.is_file(), "no hugelift at {}: cargo build --release, or set HUGELIFT_BIN", path.display());
-    Ok(path)
-}
-
-/// Returns `program` under `hugelift run` with `options`.
-fn under_hugelift(program: &Program, options: &[&str]) -> Result<Program> {
-    Ok(program.lifted(&hugelift()?, options))
 }

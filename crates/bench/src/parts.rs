@@ -2,7 +2,8 @@
 //! Measures what writable memory on huge pages brings: a large `.bss` read at random, and the hashes of perl
 //! and mawk.
 
-use crate::{Options, hugelift, under_hugelift};
+use crate::options::Options;
+use crate::programs::{hugelift, under_hugelift};
 use anyhow::{Context as _, Result, ensure};
 use hugelift_measure::program::Program;
 use hugelift_measure::rounds::{self, Side, pairs};

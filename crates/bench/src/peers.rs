@@ -4,7 +4,7 @@
 //! (`hugelift lab reclaim` compares it to crossbeam-epoch and seize; C libraries would have to be linked
 //! with hugelift.)
 
-use crate::Options;
+use crate::options::Options;
 use anyhow::{Context as _, Result, ensure};
 use hugelift_epoch::{Contract, Domain, Donated, Epochs};
 use hugelift_measure::rounds::{self, Side, pairs};

@@ -4,14 +4,15 @@
 //!
 //! Each side has its own copies, so that no file of the machine is dropped from the page cache or primed.
 
-use crate::{Options, copy, hugelift};
+use crate::options::Options;
+use crate::programs::{find_clang, hugelift};
 use anyhow::{Context as _, Result, ensure};
 use hugelift_core::addr::PageSize;
 use hugelift_measure::child::Cost;
 use hugelift_measure::program::Program;
 use hugelift_measure::rounds::{self, Side, pairs};
 use hugelift_measure::stats;
-use hugelift_os::pagecache::prime::Locked;
+use hugelift_pages::pagecache::prime::Locked;
 use serde_json::Value;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -28,7 +29,7 @@ const SOURCE: &str = "#include <map>\n#include <string>\n#include <vector>\n\
 /// # Errors
 /// A run or priming failed.
 pub fn run(options: &Options) -> Result<()> {
-    let Some(clang) = copy::find_clang() else {
+    let Some(clang) = find_clang() else {
         println!("\nSKIP: no clang++ in PATH: ci/setup.sh test");
         return Ok(());
     };

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Measures what hugelift adds to a program that does nothing.
 
-use crate::{Options, under_hugelift};
+use crate::options::Options;
+use crate::programs::under_hugelift;
 use anyhow::Result;
 use hugelift_measure::program::Program;
 use hugelift_measure::rounds::{self, Side, pairs};

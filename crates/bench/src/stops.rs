@@ -3,7 +3,8 @@
 //! CPUs to spare, and on one whose CPUs are all busy.
 
 use crate::late::{CASES, Make};
-use crate::{Options, hugelift};
+use crate::options::Options;
+use crate::programs::hugelift;
 use anyhow::{Context as _, Result, ensure};
 use hugelift_measure::child::Child;
 use hugelift_measure::interrupt;

@@ -2,8 +2,8 @@
 //! Compares the second start of a program, from the store or a primed page cache, with its bare start; and many
 //! short compilations, which could only lose time at the start.
 
-use crate::copy::find_clang;
-use crate::{Options, hugelift, under_hugelift};
+use crate::options::Options;
+use crate::programs::{find_clang, hugelift, under_hugelift};
 use anyhow::{Context as _, Result};
 use hugelift_measure::program::Program;
 use hugelift_measure::rounds::{self, Side, pairs};

@@ -1,90 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `hugelift align`: copies an ELF file so that the page cache can hold its code in huge pages.
 
+mod args;
 mod debug;
+mod place;
 mod separated;
 
 use crate::FAILED;
 use crate::failure::{Exit, Failure};
 use crate::output;
-use clap::Args;
+pub use args::AlignArgs;
 use debug::DebugInfo;
-use hugelift_core::addr::{PageSize, human_bytes};
-use hugelift_core::align::{Layout, Placed, Refusal};
+use hugelift_core::addr::human_bytes;
 use hugelift_core::printable::Escape;
-use hugelift_core::quantity;
-use hugelift_core::separate::Options;
-use hugelift_os::io::console::{self, say};
-use hugelift_os::io::entry::Entry;
-use hugelift_os::io::temporary::Temporary;
-use hugelift_os::pagecache::relay::{Original, RelayError, publish, set_mode};
-use hugelift_os::separate::loaded::Loaded;
+use hugelift_linux::io::console::{self, say};
+use hugelift_linux::io::entry::Entry;
+use hugelift_linux::io::temporary::Temporary;
+use hugelift_relink::align::{Layout, Placed, Refusal};
+use hugelift_relink::loaded::Loaded;
+use hugelift_relink::relay::{Original, RelayError, publish, set_mode};
+use hugelift_relink::separate::Options;
+use place::check_output;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
 
 /// Exit status where no copy is made because it would gain nothing.
 const NOTHING: i32 = 1;
-
-/// Copy a program or shared object so that its code can be on huge pages of the page cache
-///
-/// The copy has the same addresses and the same bytes. Padding moves its segments to other offsets
-/// in the file, as the linker option -z max-page-size=2M would have. Where no segment holds a whole
-/// huge page, no copy is made, and the exit status is 1.
-///
-/// With --separate the addresses of the copy change too, so that all of its code lies in huge pages,
-/// which no data share.
-#[derive(Args, Debug)]
-pub struct AlignArgs {
-    /// The program or shared object, by its path
-    #[arg(value_name = "IN")]
-    input: PathBuf,
-
-    /// The copy; it atomically replaces a file of this name
-    #[arg(short, long, value_name = "OUT", required_unless_present = "dry_run")]
-    output: Option<PathBuf>,
-
-    /// Size of the huge pages
-    #[arg(long, value_name = "SIZE", default_value_t = PageSize::MB2, hide_default_value = true)]
-    page_size: PageSize,
-
-    /// Move the code, and all that holds an address, so that huge pages hold all of it and no data
-    ///
-    /// The copy is written only if its bytes are proven to do what those of the file do. The file's loader then
-    /// loads both in a sandbox, and their memory is compared; where that cannot be done, stderr says why, and the
-    /// copy is written all the same. Constants that share a huge page with code become executable, where a linker put
-    /// the code between constants and data. What is linked for fixed addresses gains no more than that. Debug information
-    /// in a file of its own is moved with --debug; without that it stays right only in debuggers that compare the
-    /// addresses of sections, as gdb does.
-    #[arg(long)]
-    separate: bool,
-
-    /// With --separate: code smaller than this is not worth a huge page; a quarter of one by default
-    #[arg(long, value_name = "SIZE", value_parser = quantity::bytes, requires = "separate")]
-    least: Option<u64>,
-
-    /// With --separate: the debug information of IN, in a file of its own, whose addresses move too
-    ///
-    /// A folder is searched as gdb searches its debug-file-directory, by the build-id of IN: /usr/lib/debug.
-    #[arg(long, value_name = "FILE|FOLDER", requires = "separate")]
-    debug: Option<PathBuf>,
-
-    /// With --debug: the new debug information; OUT.debug by default
-    ///
-    /// In a folder it gets the name by which gdb finds it there (.build-id/…). OUT names the file
-    /// (.gnu_debuglink) if IN names one.
-    #[arg(long, value_name = "FILE|FOLDER", requires = "debug", requires = "output")]
-    debug_output: Option<PathBuf>,
-
-    /// Print what would be done, and write nothing
-    #[arg(long)]
-    dry_run: bool,
-
-    /// Print JSON, version 1 of the schema
-    #[arg(long)]
-    json: bool,
-}
 
 impl From<RelayError> for Failure {
     fn from(error: RelayError) -> Failure {
@@ -137,8 +79,8 @@ fn separate(
         }
     };
     if let Some(place) = place {
-        let (copy, compared) = original.separated_beside(&separated, place)?;
-        if let Loaded::NotLoaded(why) = compared {
+        let copy = original.separated_beside(&separated, place)?;
+        if let Loaded::NotLoaded(why) = original.compared(&separated, copy.file())? {
             say(&format!("{}: the loaded copy was not compared: {why}", args.input.escaped()));
         }
         // First, so that the program never names what is not there.
@@ -170,25 +112,6 @@ fn publish_copy(
     }
     set_mode(&copy, mode & 0o777, place)?;
     Ok(publish(copy, place)?)
-}
-
-/// Opens the folder of the output, and checks that the output is not the input and may be replaced.
-fn check_output(original: &Original, output: &Path) -> Result<Entry, Failure> {
-    let folder = output.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let failed = |source| RelayError::Io { action: "make a file in", path: folder.into(), source };
-    let place = Entry::find(output).map_err(failed)?;
-    // If the name cannot be looked at, writing the file gives the error.
-    let Ok(there) = place.stat() else { return Ok(place) };
-    let name = output.escaped().to_string();
-    if place.is(&original.meta) {
-        return Err(
-            format!("{name} is the file itself; to replace it: hugelift prime --replace {name}").into()
-        );
-    }
-    if there.st_mode & libc::S_IFMT != libc::S_IFREG {
-        return Err(format!("{name} is not a regular file, and is not replaced").into());
-    }
-    Ok(place)
 }
 
 /// A layout and what it gains, as JSON.

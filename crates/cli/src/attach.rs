@@ -2,6 +2,7 @@
 //! `hugelift attach` and `hugelift restore`: lift processes that run already, and give them their files'
 //! own pages back. [`hugelift_lift::attach`] does it.
 
+mod row;
 mod select;
 mod watch;
 
@@ -17,7 +18,8 @@ use hugelift_lift::attach::{
     AttachOptions, Change, Chosen, Name, attach as attach_to, preview, restore as restore_to,
 };
 use hugelift_lift::options::PolicyOptions;
-use hugelift_os::io::console::{self, say};
+use hugelift_linux::io::console::{self, say};
+use row::{Row, times};
 use select::SelectArgs;
 use serde::Serialize;
 use std::time::Duration;
@@ -25,8 +27,8 @@ use watch::{Shown, WatchHow};
 
 /// Lift processes that run
 ///
-/// For text and rodata a thread is borrowed for some microseconds a system call; all others run on. The
-/// bytes are copied from outside. For data all threads are stopped for a moment, about a millisecond for each
+/// For text and rodata one thread is borrowed, once for each 2 MB, which takes a fraction of a millisecond
+/// while a CPU is free; all others run on. The bytes are copied from outside. For data all threads are stopped for a moment, about a millisecond for each
 /// 2 MB; if one of them would notice that, or another process or the kernel may write to the memory meanwhile,
 /// data stay as they are (so they do on AArch64). For bss, heap, stack and anon nothing is stopped: they are
 /// collapsed from outside, which takes CAP_SYS_NICE. What cannot be lifted stays as it is, and a line on stderr
@@ -135,16 +137,6 @@ pub fn run_restore(args: &RestoreArgs) -> Result<Exit, Failure> {
     each(&args.select, &args.shown, |chosen| restore_to(chosen, seccomp))
 }
 
-/// One process in the JSON output.
-#[derive(Serialize)]
-struct Row<'a> {
-    pid: u32,
-    /// Why it was not changed.
-    error: Option<Untrusted>,
-    #[serde(flatten)]
-    change: Option<&'a Change>,
-}
-
 #[derive(Serialize)]
 struct Document<'a> {
     version: u32,
@@ -192,22 +184,6 @@ fn each(
         console::print(&output::json(&Document { version: VERSION, processes: rows })?)?;
     }
     Ok(if failed { Exit(FAILED) } else { Exit::SUCCESS })
-}
-
-/// Returns text such as "node (process 4711): took 31.2 ms; a thread was stopped 12 times, for 85 us at most".
-fn times(name: &Name, change: &Change, verbose: bool) -> String {
-    let Change { took_ms, borrowed, longest_stop_us, all_stopped, longest_stop_of_all_us, .. } = change;
-    let all = match all_stopped {
-        0 => String::new(),
-        _ => format!("; all were stopped {all_stopped} times, for {longest_stop_of_all_us} us at most"),
-    };
-    match (verbose, borrowed) {
-        (false, _) => String::new(),
-        (true, 0) => format!("{name}: took {took_ms:.1} ms; no thread was stopped\n"),
-        (true, _) => format!(
-            "{name}: took {took_ms:.1} ms; a thread was stopped {borrowed} times, for {longest_stop_us} us at most{all}\n"
-        ),
-    }
 }
 
 /// Parses a number of seconds.

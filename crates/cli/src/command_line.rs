@@ -4,13 +4,14 @@
 use crate::colour::{ColourArgs, When};
 use crate::failure::{Exit, Failure};
 use crate::run::RunArgs;
+use crate::starter::{Start, Starter};
 use crate::{
-    align, attach, compare, doctor, inspect, keep, lab, ministat, pool, prime, run, stat, store, top,
+    advise, align, attach, compare, doctor, inspect, keep, lab, ministat, pool, prime, run, stat, store, top,
 };
 use crate::{ending, log, usage};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use hugelift_lift::start::EarlyStatus;
-use hugelift_os::io::console::{guard_standard_files, say};
+use hugelift_linux::io::console::{guard_standard_files, say};
 use std::ffi::{CStr, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
@@ -43,6 +44,7 @@ enum Command {
     Compare(Box<compare::CompareArgs>),
     Stat(stat::StatArgs),
     Inspect(inspect::InspectArgs),
+    Advise(advise::AdviseArgs),
     Top(top::TopArgs),
     Doctor(doctor::DoctorArgs),
     Pool(pool::PoolArgs),
@@ -54,36 +56,9 @@ enum Command {
     Lab(lab::LabArgs),
 }
 
-/// The command line with `hugelift run` alone. Each start of a program waits for its parser, and
-/// describing all other subcommands to clap takes as long as everything else before execve(2).
-#[derive(Parser)]
-#[command(name = "hugelift", max_term_width = 100)]
-struct Starter {
-    #[command(flatten)]
-    colour: ColourArgs,
-
-    #[command(subcommand)]
-    command: Start,
-}
-
-#[derive(Subcommand)]
-enum Start {
-    Run(RunArgs),
-}
-
 /// Returns the definition of all commands and their options, with the ends of their help texts.
 pub fn definition() -> clap::Command {
     ending::added_to(Cli::command())
-}
-
-/// Parses `words` as the arguments of `hugelift run`.
-///
-/// # Errors
-/// clap's description of what is wrong.
-pub fn run_options(words: impl IntoIterator<Item = OsString>) -> Result<RunArgs, clap::Error> {
-    let words = ["hugelift", "run"].map(OsString::from).into_iter().chain(words);
-    let Starter { command: Start::Run(run), .. } = Starter::try_parse_from(words)?;
-    Ok(run)
 }
 
 /// Parses the command line. What [`Starter`] rejects is parsed again by the whole definition, whose error
@@ -163,7 +138,7 @@ pub unsafe fn enter(argc: libc::c_int, argv: *const *const libc::c_char) -> libc
     let args = || (0..count).map(|i| word(i).to_os_string()).collect();
     // The caller may have limited the stack to less than hugelift needs.
     if starts_a_program((0..count).map(word)) {
-        return hugelift_os::launch::stack::on_new_stack(|| {
+        return hugelift_lift::launch::stack::on_new_stack(|| {
             let status = EarlyStatus::read();
             if !status.is_filtered() {
                 guard_standard_files();
@@ -211,6 +186,7 @@ fn run(command: Command, colour: When, status: Option<EarlyStatus>) -> Result<Ex
         Command::Compare(args) => compare::run(&args, colour),
         Command::Stat(args) => stat::run(&args),
         Command::Inspect(args) => inspect::run(&args),
+        Command::Advise(args) => advise::run(&args),
         Command::Top(args) => top::run(&args, colour),
         Command::Doctor(args) => doctor::run(&args, colour),
         Command::Pool(args) => pool::run(&args),
@@ -226,6 +202,7 @@ fn run(command: Command, colour: When, status: Option<EarlyStatus>) -> Result<Ex
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::starter::run_options;
     use hugelift_lift::options::StartOptions;
 
     /// What is parsed without clap means what clap says. All command lines of up to four words are tried.

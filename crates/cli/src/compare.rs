@@ -2,6 +2,8 @@
 //! `hugelift compare`: measures whether a program is faster when it is lifted.
 
 mod csv;
+mod cut;
+mod enough;
 mod experiment;
 mod known;
 mod live;
@@ -15,10 +17,11 @@ pub use options::CompareArgs;
 use crate::colour::When;
 use crate::failure::{Exit, Failure};
 use crate::output;
+use cut::Measured;
 use experiment::Experiment;
+use hugelift_linux::io::console::{self, say};
+use hugelift_linux::lookup::resolve;
 use hugelift_measure::comparison::Comparison;
-use hugelift_os::io::console::{self, say};
-use hugelift_os::launch::lookup::resolve;
 use hugelift_report::comparison as comparison_text;
 use hugelift_report::html::compare::document;
 use live::Options;
@@ -45,18 +48,15 @@ pub fn run(args: &CompareArgs, colour: When) -> Result<Exit, Failure> {
     // These fail before the first run, not in the middle of a measurement.
     let path = resolve(program)?;
     check(args)?;
-    let comparison = Experiment::new(args, argv)?.run(&path)?;
-    print(&comparison, args, colour)?;
-    Ok(Exit::SUCCESS)
+    let measured = Experiment::new(args, argv)?.run(&path)?;
+    print(measured, args, colour)
 }
 
 /// Compares a process that runs with itself, and prints the comparison.
 fn run_live(pid: u32, args: &CompareArgs, colour: When) -> Result<Exit, Failure> {
-    let options = Options::new(args)?;
+    let options = Options::new(&args.live, &args.server, &args.enough)?;
     check(args)?;
-    let (comparison, exit) = live::measure(pid, &options)?;
-    print(&comparison, args, colour)?;
-    Ok(exit)
+    print(live::measure(pid, &options)?, args, colour)
 }
 
 /// Checks what would otherwise fail after the measurement, and warns of too few pairs.
@@ -68,8 +68,18 @@ fn check(args: &CompareArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes the page, if one is wanted, and prints what is for standard output.
-fn print(comparison: &Comparison, args: &CompareArgs, colour: When) -> Result<(), Failure> {
+/// Writes the page, if one is wanted, prints what is for standard output, and then what has ended the comparison
+/// too soon. Returns the exit status.
+fn print(measured: Measured, args: &CompareArgs, colour: When) -> Result<Exit, Failure> {
+    let Measured { comparison, said, exit } = measured;
+    show(&comparison, args, colour)?;
+    if let Some(line) = said {
+        say(&line);
+    }
+    Ok(exit)
+}
+
+fn show(comparison: &Comparison, args: &CompareArgs, colour: When) -> Result<(), Failure> {
     if let Some(path) = &args.html {
         let page = document(comparison).map_err(|e| format!("cannot write JSON: {e}"))?;
         if let Some(page) = output::html(path, page)? {

@@ -4,6 +4,7 @@
 use crate::colour::When;
 use crate::failure::{Exit, Failure};
 use crate::output;
+use crate::process_id;
 use clap::Args;
 use hugelift_core::printable::{Escape, text_to_parse};
 use hugelift_doctor::facts::Facts;
@@ -15,9 +16,9 @@ use hugelift_doctor::{Finding, Severity, VERSION, diagnose};
 use hugelift_lab::read_machine::read_machine;
 use hugelift_lab::results::Report;
 use hugelift_lab::saved;
-use hugelift_os::io::console;
-use hugelift_os::io::terminal;
-use hugelift_os::machine::tree::Tree;
+use hugelift_linux::io::console;
+use hugelift_linux::io::terminal;
+use hugelift_linux::machine::tree::Tree;
 use hugelift_report::doctor::{Style, finding_text, measured, next as show_next, text, worth};
 use serde_json::{Value, json};
 use std::ffi::OsString;
@@ -36,7 +37,7 @@ const FOUND: i32 = 1;
 #[derive(Args, Debug)]
 pub struct DoctorArgs {
     /// Also examine this process
-    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..1 << 31))]
+    #[arg(long, value_name = "PID", value_parser = process_id::parse)]
     pid: Option<u32>,
 
     /// Print JSON, version 1 of the schema, with all facts

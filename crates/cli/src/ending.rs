@@ -3,63 +3,16 @@
 //! (`--help`, and the manual page).
 
 mod table;
+mod text;
 
 use clap::Command;
-use clap::builder::Styles;
-
-/// The end of a command's help.
-#[derive(Debug)]
-pub struct Ending {
-    /// The words behind `hugelift`; none for `hugelift` itself.
-    command: &'static str,
-    /// Each exit status, and when it is returned.
-    pub status: &'static [(&'static str, &'static str)],
-    /// The examples, the most usual first.
-    pub examples: &'static [Example],
-}
-
-/// An example.
-#[derive(Debug)]
-pub struct Example {
-    /// The command line.
-    pub line: &'static str,
-    /// What it does.
-    pub what: &'static str,
-}
+pub use text::{Ending, Example};
 
 impl Ending {
     /// Returns the end of the help of a command, named by the words behind `hugelift`.
     pub fn of(command: &str) -> Option<&'static Ending> {
         table::ALL.iter().find(|ending| ending.command == command)
     }
-
-    /// Returns the text for `-h`.
-    fn short(&self) -> String {
-        let examples: String = self.examples.iter().take(1).map(Example::text).collect();
-        heading("Example") + examples.trim_end()
-    }
-
-    /// Returns the text for `--help`.
-    fn long(&self) -> String {
-        let width = self.status.iter().map(|(status, _)| status.len()).max().unwrap_or(0);
-        let line = |(status, when): &(&str, &str)| format!("  {status:width$}  {when}\n");
-        let statuses: String = self.status.iter().map(line).collect();
-        let examples: String = self.examples.iter().map(Example::text).collect();
-        heading("Exit status") + &statuses + "\n" + &heading("Examples") + examples.trim_end()
-    }
-}
-
-impl Example {
-    fn text(&self) -> String {
-        format!("  {}\n      {}\n", self.line, self.what)
-    }
-}
-
-/// Returns a heading in the style of clap's own.
-fn heading(text: &str) -> String {
-    let style = Styles::styled();
-    let style = style.get_header();
-    format!("{style}{text}:{style:#}\n")
 }
 
 /// Adds their ends to the help of a command and of its subcommands.
@@ -84,11 +37,11 @@ mod tests {
     use super::*;
     use crate::command_line::definition;
 
-    /// Calls `look` with each command, and with the words behind `hugelift` that name it.
-    fn each(command: &Command, path: &str, look: &mut impl FnMut(&Command, &str)) {
-        look(command, path);
+    /// Calls `visit` with each command, and with the words behind `hugelift` that name it.
+    fn each(command: &Command, path: &str, visit: &mut impl FnMut(&Command, &str)) {
+        visit(command, path);
         for inner in command.get_subcommands() {
-            each(inner, format!("{path} {}", inner.get_name()).trim_start(), look);
+            each(inner, format!("{path} {}", inner.get_name()).trim_start(), visit);
         }
     }
 

@@ -5,12 +5,12 @@
 //! crates do; `?` makes a [`Failure`] of it.
 
 use crate::FAILED;
-use hugelift_os::elf::elf_file::FileError;
-use hugelift_os::io::console::PrintError;
-use hugelift_os::io::output::OutputError;
-use hugelift_os::launch::program::ExecError;
-use hugelift_os::proc::procfs::ProcError;
-use hugelift_os::store::StoreError;
+use hugelift_linux::elf::elf_file::FileError;
+use hugelift_linux::io::console::PrintError;
+use hugelift_linux::io::output::OutputError;
+use hugelift_linux::lookup::ExecError;
+use hugelift_linux::proc::procfs::ProcError;
+use hugelift_pages::store::StoreError;
 
 /// The exit status of hugelift, or that of the program it has run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,6 +19,8 @@ pub struct Exit(pub i32);
 impl Exit {
     /// Success.
     pub const SUCCESS: Exit = Exit(0);
+    /// After ctrl-C, as a shell's for SIGINT: what was measured before is printed.
+    pub const INTERRUPTED: Exit = Exit(130);
 }
 
 /// Why a subcommand could not do its work. `main` prints the message and exits with the status.
@@ -40,8 +42,22 @@ impl Failure {
 
 impl From<anyhow::Error> for Failure {
     fn from(error: anyhow::Error) -> Failure {
-        Failure::new(format!("{error:#}"))
+        Failure::new(in_one_line(&error))
     }
+}
+
+/// Joins the messages of an error and of its causes. Most errors of this workspace name their cause themselves, and are
+/// not to name it twice.
+pub fn in_one_line(error: &anyhow::Error) -> String {
+    let mut line = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if line.is_empty() {
+            line = cause;
+        } else if !line.ends_with(&cause) {
+            line = format!("{line}: {cause}");
+        }
+    }
+    line
 }
 
 impl From<String> for Failure {
@@ -99,5 +115,26 @@ impl From<ExecError> for Failure {
 impl From<hugelift_lift::Failure> for Failure {
     fn from(hugelift_lift::Failure { status, message }: hugelift_lift::Failure) -> Failure {
         Failure { status, message }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::in_one_line;
+    use anyhow::Context as _;
+    use std::io::{Error, ErrorKind};
+
+    #[test]
+    fn a_cause_is_named_once() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("cannot read a: {source}")]
+        struct Reads {
+            source: Error,
+        }
+        let error =
+            anyhow::Error::from(Reads { source: Error::from(ErrorKind::NotFound) }).context("lab tlb");
+        assert_eq!(in_one_line(&error), "lab tlb: cannot read a: entity not found");
+        let error = Err::<(), _>(Error::from(ErrorKind::NotFound)).context("cannot read b").unwrap_err();
+        assert_eq!(in_one_line(&error), "cannot read b: entity not found");
     }
 }

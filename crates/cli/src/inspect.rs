@@ -12,22 +12,25 @@ use hugelift_core::elf::ElfError;
 use hugelift_core::plan::plan;
 use hugelift_core::policy::{Policy, SpanChoice};
 use hugelift_core::printable::{Escape, quoted};
+use hugelift_core::quantity;
 use hugelift_core::report::{Report, anonymous, gains};
 use hugelift_core::snapshot::Part;
-use hugelift_os::elf::elf_file::{ElfFile, FileError};
-use hugelift_os::elf::opened::{opened, opened_later};
-use hugelift_os::io::console::{self, say};
-use hugelift_os::io::terminal;
-use hugelift_os::launch::lookup::resolve;
-use hugelift_os::pagecache::{self, Search};
-use hugelift_os::proc::mapped::MappedFiles;
-use hugelift_os::proc::procfs::Process;
-use hugelift_os::proc::snapshot;
+use hugelift_lift::text::{Style, text};
+use hugelift_linux::command::start_words;
+use hugelift_linux::elf::elf_file::{ElfFile, FileError};
+use hugelift_linux::elf::opened::{opened, opened_later};
+use hugelift_linux::io::console::{self, say};
+use hugelift_linux::io::terminal;
+use hugelift_linux::proc::mapped::MappedFiles;
+use hugelift_linux::proc::procfs::Process;
+use hugelift_linux::proc::snapshot;
+use hugelift_measure::heat;
+use hugelift_measure::perf::workload::Signals;
+use hugelift_pages::pagecache::{self, Search};
 use hugelift_report::html::map::document;
-use hugelift_report::lift::{Style, text};
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Show what of a program or a process is on huge pages, and why the rest is not
 ///
@@ -37,6 +40,10 @@ use std::path::PathBuf;
 pub struct InspectArgs {
     #[command(flatten)]
     policy: PolicyArgs,
+
+    /// Also sample for TIME which code the process uses, as in 10 (seconds) or 500ms
+    #[arg(long, value_name = "TIME", value_parser = quantity::positive_duration, help_heading = heading::OUTPUT)]
+    heat: Option<Duration>,
 
     /// Print JSON, version 1 of the schema
     #[arg(long, help_heading = heading::OUTPUT)]
@@ -62,9 +69,11 @@ pub struct InspectArgs {
 /// The process or program cannot be read, or the report cannot be written.
 pub fn run(args: &InspectArgs) -> Result<Exit, Failure> {
     let policy = args.policy.policy()?;
-    let report = match pid(&args.target) {
-        Some(pid) => of_process(pid?, &policy)?,
-        None => of_program(&args.target, &policy)?,
+    let report = match (pid(&args.target), args.heat) {
+        (Some(pid), None) => of_process(pid?, &policy)?,
+        (Some(pid), Some(time)) => with_heat(pid?, &policy, time)?,
+        (None, None) => of_program(&args.target, &policy)?,
+        (None, Some(_)) => return Err(NO_PROCESS.into()),
     };
     console::print(&shown(&report, args)?)?;
     Ok(Exit::SUCCESS)
@@ -87,32 +96,36 @@ fn pid(target: &OsStr) -> Option<Result<u32, Failure>> {
 /// # Errors
 /// The process does not exist or cannot be read.
 pub fn of_process(pid: u32, policy: &Policy) -> Result<Report, Failure> {
-    let snapshot = snapshot::live(Some(pid), 0)?;
-    let usage = Process::new(pid).smaps()?;
+    let process = Process::new(pid).with_memory();
+    let mut snapshot = snapshot::live(Some(process.pid()), 0)?;
+    pagecache::find_wanted(process.pid(), &mut snapshot, policy);
+    let usage = process.smaps()?;
     if snapshot.objects.is_empty() {
-        Process::new(pid).check_memory()?;
+        process.check_memory()?;
         return Err(Failure::new(no_objects(pid)));
     }
     let mut report = Report::new(&snapshot, Some(&usage), &plan(&snapshot, policy), None);
     report.pid = Some(pid);
-    let opened = opened(pid, &snapshot);
+    let opened = opened(process.pid(), &snapshot);
     // A running process is lifted without its outer spans.
     let is_attachable = policy.span == SpanChoice::Inner;
-    report.advise(&words(pid), |path| opened.contains(path), is_attachable.then_some(pid));
+    report.advise(&start_words(process), |path| opened.contains(path), is_attachable.then_some(pid));
     report.spans = gains(&snapshot, policy);
     let page = snapshot.machine.thp_page;
     report.anonymous = page.map(|page| anonymous(&snapshot, &usage, page));
     Ok(report)
 }
 
-/// Returns the command line of the process; nothing if its first word names no program.
-fn words(pid: u32) -> Vec<OsString> {
-    let line = Process::new(pid).read("cmdline").unwrap_or_default();
-    let mut words: Vec<OsString> =
-        line.split(|b| *b == 0).map(|word| OsStr::from_bytes(word).to_os_string()).collect();
-    words.pop_if(|last| last.is_empty());
-    // Some processes overwrite their command line with a title, which starts nothing.
-    if words.first().is_none_or(|name| resolve(name).is_err()) { Vec::new() } else { words }
+/// Reports on a process as it is now, and on the code that it uses for `time`.
+///
+/// # Errors
+/// Those of [`of_process`]; it cannot be sampled.
+pub fn with_heat(pid: u32, policy: &Policy, time: Duration) -> Result<Report, Failure> {
+    let mut report = of_process(pid, policy)?;
+    let signals = Signals::block().map_err(|e| format!("signalfd: {e}"))?;
+    let heat = heat::sample(pid, time, &signals);
+    report.heat = Some(heat.map_err(|why| format!("cannot sample process {pid}: {why}"))?);
+    Ok(report)
 }
 
 /// Says why no object was found in the process.
@@ -125,6 +138,8 @@ fn no_objects(pid: u32) -> String {
         _ => format!("no ELF object is mapped in process {pid}"),
     }
 }
+
+const NO_PROCESS: &str = "--heat samples a process: give its id in place of a program";
 
 /// The most objects that are named of those that a program opens after its start.
 const MAX_NAMED: usize = 3;

@@ -5,6 +5,7 @@
 //! other crate uses it.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
+mod advise;
 mod align;
 mod attach;
 mod colour;
@@ -22,9 +23,11 @@ mod options;
 mod output;
 mod pool;
 mod prime;
+mod process_id;
 mod program;
 mod run;
 mod service;
+mod starter;
 mod stat;
 mod store;
 mod top;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `HUGELIFT_LOG`: debugging output on stderr. Its value is a filter such as `debug` or
-//! `hugelift_os=trace` (directives of tracing-subscriber's `EnvFilter`).
+//! `hugelift_inject=trace` (directives of tracing-subscriber's `EnvFilter`).
 
 use crate::failure::Failure;
 use hugelift_core::printable::text_to_parse;
-use hugelift_os::io::console::EscapedStderr;
+use hugelift_linux::io::console::EscapedStderr;
 use std::os::unix::ffi::OsStrExt;
 use tracing_subscriber::EnvFilter;
 

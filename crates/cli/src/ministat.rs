@@ -4,9 +4,9 @@
 use crate::failure::{Exit, Failure};
 use clap::Args;
 use hugelift_core::printable::{Escape, text_to_parse};
+use hugelift_linux::io::console;
+use hugelift_linux::io::terminal;
 use hugelift_measure::ministat::{Confidence, Layout, MOST_SAMPLES, PLOT_WIDTH, Sample, Show, text};
-use hugelift_os::io::console;
-use hugelift_os::io::terminal;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 

@@ -5,8 +5,8 @@ use crate::failure::Failure;
 use anyhow::Context as _;
 use hugelift_core::printable;
 use hugelift_core::printable::Escape;
-use hugelift_os::io::console::{self, PrintError};
-use hugelift_os::io::output;
+use hugelift_linux::io::console::{self, PrintError};
+use hugelift_linux::io::output;
 use serde::Serialize;
 use std::path::Path;
 

@@ -11,10 +11,10 @@ use hugelift_core::addr::human_bytes;
 use hugelift_core::policy::{Backing, Policy};
 use hugelift_core::pool::{self, Change, Kind, Request, SizePool};
 use hugelift_core::printable::Escape;
-use hugelift_os::io::console::{self, say};
-use hugelift_os::io::terminal;
-use hugelift_os::machine::pools::{self, PoolChange};
-use hugelift_os::machine::tree::Tree;
+use hugelift_linux::io::console::{self, say};
+use hugelift_linux::io::terminal;
+use hugelift_linux::machine::pools::{self, PoolChange};
+use hugelift_linux::machine::tree::Tree;
 use hugelift_report::pool as text;
 use serde_json::{Value, json};
 use std::ffi::OsString;
@@ -34,7 +34,7 @@ pub struct PoolArgs {
     #[arg(long, global = true)]
     json: bool,
 
-    /// Look for /proc, /sys and /etc below this folder
+    /// Read /proc, /sys and /etc below this folder
     #[arg(long, global = true, hide = true, value_name = "DIR")]
     root: Option<PathBuf>,
 }

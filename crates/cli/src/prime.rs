@@ -3,36 +3,24 @@
 //! every process of the machine.
 
 mod planned;
+mod wanted;
 
 use crate::FAILED;
 use crate::failure::{Exit, Failure};
 use crate::output;
-use crate::program::say_missing;
+use crate::process_id;
 use clap::Args;
 use hugelift_core::addr::PageSize;
-use hugelift_core::elf::ElfError;
-use hugelift_core::maps::{FileId, Mapping};
 use hugelift_core::prime::{FileReport, PrimeReport, Replaced, text};
 use hugelift_core::printable::Escape;
-use hugelift_core::separate::Options;
-use hugelift_os::elf::elf_file::{ElfFile, FileError};
-use hugelift_os::elf::file_snapshot::executable;
-use hugelift_os::elf::needed::needed;
-use hugelift_os::elf::opened::opened_later;
-use hugelift_os::io::console::{self, say};
-use hugelift_os::io::entry::is_trusted;
-use hugelift_os::launch::lookup::resolve;
-use hugelift_os::launch::program::ExecError;
-use hugelift_os::pagecache::prime::{blocked, check, huge_page, prime as prime_file};
-use hugelift_os::pagecache::relay::RelayError;
-use hugelift_os::pagecache::replace::{ReplaceError, replace, restore};
-use hugelift_os::proc::mapped::MappedFiles;
-use hugelift_os::proc::procfs::{ProcError, Process};
-use std::collections::{BTreeMap, HashSet};
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use hugelift_linux::elf::elf_file::ElfFile;
+use hugelift_linux::io::console::{self, say};
+use hugelift_pages::pagecache::prime::{blocked, check, huge_page, prime as prime_file};
+use hugelift_relink::replace::{Left, ReplaceError, Replaced as Copied, clean, replace, restore};
+use hugelift_relink::separate::Options;
+use std::ffi::OsString;
+use std::path::Path;
+use wanted::{Item, Wanted, find};
 
 /// Exit status where some of the files are not all huge.
 const NOT_ALL: i32 = 1;
@@ -51,7 +39,7 @@ pub struct PrimeArgs {
     with_libs: bool,
 
     /// Also all objects that this process has mapped (repeatable)
-    #[arg(long, value_name = "PID")]
+    #[arg(long, value_name = "PID", value_parser = process_id::parse)]
     pid: Vec<u32>,
 
     /// Change nothing; show what is huge and what is not
@@ -94,6 +82,13 @@ pub struct PrimeArgs {
     #[arg(long, conflicts_with_all = ["check", "replace", "pid", "with_libs", "json"])]
     restore: bool,
 
+    /// Remove originals that are of no use any more, in folders or of files, and do nothing else
+    ///
+    /// Package managers do not know of the originals that --replace keeps. An original is of no use if its file is gone,
+    /// as after the removal of its package, or has another build-id, as after an upgrade.
+    #[arg(long, conflicts_with_all = ["check", "replace", "restore", "pid", "with_libs", "json"])]
+    clean: bool,
+
     /// Print JSON, version 1 of the schema
     #[arg(long)]
     json: bool,
@@ -114,6 +109,9 @@ pub struct PrimeArgs {
 pub fn run(args: &PrimeArgs) -> Result<Exit, Failure> {
     if args.restore {
         return Ok(restore_all(&args.targets));
+    }
+    if args.clean {
+        return Ok(clean_all(&args.targets));
     }
     let mut wanted = Wanted::default();
     for target in &args.targets {
@@ -136,7 +134,7 @@ pub fn run(args: &PrimeArgs) -> Result<Exit, Failure> {
             let report = prime_file(&file, *page);
             match foreign {
                 _ if !(args.replace && (args.separate || report.gains_by_copy())) => report,
-                Some(why) => FileReport { not_replaced: Some(why), ..report },
+                Some(why) => report.not_replaced(why),
                 None => replaced(&file, report, *page, args),
             }
         }
@@ -169,22 +167,32 @@ fn plan(wanted: Wanted, page: PageSize, json: bool) -> Result<Exit, Failure> {
 /// reason.
 fn replaced(file: &ElfFile, report: FileReport, page: PageSize, args: &PrimeArgs) -> FileReport {
     let attempt = args.attempt.as_deref();
-    let mut done = replace(file, page, args.separate.then(|| Options::usual(page)), attempt);
-    if let Err(ReplaceError::Relay(RelayError::Inseparable { source, .. })) = &done {
-        if report.gains_by_copy() {
-            tracing::debug!(path = ?file.path, why = %source, "not separated");
-            done = replace(file, page, None, attempt);
-        } else {
-            // It is huge as far as it can be.
-            if !source.gains_nothing() {
-                say(&format!("{}: not separated: {source}", file.path.escaped()));
-            }
-            return report;
+    let done = replace(file, page, args.separate.then(|| Options::usual(page)), attempt);
+    let inseparable = match &done {
+        Err(ReplaceError::Relay(error)) => error.not_separated(),
+        _ => None,
+    };
+    match inseparable {
+        None => replacement(file, report, page, done),
+        Some((why, gains_nothing)) if report.gains_by_copy() => {
+            let done = replace(file, page, None, attempt);
+            replacement(file, report, page, done).not_separated(why, gains_nothing)
         }
+        // It is huge as far as it can be.
+        Some((why, gains_nothing)) => report.not_separated(why, gains_nothing),
     }
+}
+
+/// Returns the report on the copy that was `done`; if there is none, `report` with the reason.
+fn replacement(
+    file: &ElfFile,
+    report: FileReport,
+    page: PageSize,
+    done: Result<Copied, ReplaceError>,
+) -> FileReport {
     let done = match done {
         Ok(done) => done,
-        Err(error) => return FileReport { not_replaced: Some(error.to_string()), ..report },
+        Err(error) => return report.not_replaced(error.to_string()),
     };
     if let Some(why) = &done.not_compared {
         say(&format!("{}: the loaded copy was not compared: {why}", done.path.escaped()));
@@ -214,145 +222,24 @@ fn restore_all(targets: &[OsString]) -> Exit {
     exit
 }
 
-/// A file to prime.
-enum Item {
-    /// The file, and the reason if it must not be replaced.
-    Object(ElfFile, Option<String>),
-    Unreadable(FileReport),
-}
-
-/// All files to prime, each once.
-#[derive(Default)]
-struct Wanted {
-    items: Vec<Item>,
-    known: HashSet<FileId>,
-    /// A file or process that the user named cannot be read.
-    failed: bool,
-}
-
-impl Wanted {
-    /// Adds a file that the user has named.
-    fn add(&mut self, file: ElfFile) {
-        if self.known.insert(file.id) {
-            self.items.push(Item::Object(file, None));
-        }
-    }
-
-    /// Adds a file that a program or process of user `namer` loads.
-    fn add_named_by(&mut self, file: ElfFile, namer: Option<u32>) {
-        if self.known.insert(file.id) {
-            let why = foreign_owner(&file, namer);
-            self.items.push(Item::Object(file, why));
-        }
-    }
-
-    fn unreadable(&mut self, path: &Path, error: String) {
-        self.items.push(Item::Unreadable(FileReport::failed(path.into(), error)));
-    }
-
-    /// Adds a file or process that the user named and that cannot be read.
-    fn fail(&mut self, path: &Path, error: String) {
-        self.failed = true;
-        self.unreadable(path, error);
-    }
-
-    fn add_target(&mut self, target: &OsStr, with_libs: bool) {
-        let opened = find(target).map_err(|e| e.to_string()).and_then(|path| {
-            executable(&path).and_then(|path| ElfFile::open(&path)).map_err(|e| e.to_string())
-        });
-        match opened {
-            Err(error) => self.fail(Path::new(target), error),
-            Ok(file) if with_libs => {
-                let (path, owner) = (file.path.clone(), owner(&file));
-                let mut files = needed(file);
-                let missing = std::mem::take(&mut files.missing);
-                let mut files = files.files.into_iter();
-                files.by_ref().take(1).for_each(|program| self.add(program));
-                files.for_each(|file| self.add_named_by(file, owner));
-                for later in opened_later(&path) {
-                    say(&format!(
-                        "{}: also {}, which it opens later",
-                        path.escaped(),
-                        later.file.path.escaped()
-                    ));
-                    needed(later.file).files.into_iter().for_each(|file| self.add_named_by(file, owner));
-                }
-                say_missing(&path, &missing);
-            }
-            Ok(file) => self.add(file),
-        }
-    }
-
-    fn add_process(&mut self, pid: u32) -> Result<(), ProcError> {
-        let process = Process::new(pid);
-        let user = process.status()?.uid;
-        let mapped = MappedFiles::of(process);
-        // Each file once: its first mapping, whether any of it is executable.
-        let mut files: BTreeMap<FileId, (Mapping, bool)> = BTreeMap::new();
-        for mapping in process.maps()?.into_iter().filter(|m| m.is_file() && m.path.has_root()) {
-            let code = mapping.prot.exec;
-            files.entry(mapping.file).or_insert((mapping, false)).1 |= code;
-        }
-        for (mapping, code) in files.into_values() {
-            let path = mapping.path.clone();
-            if mapping.deleted {
-                // Only code matters: programs delete data files that they still use.
-                if code {
-                    let error = format!("deleted or replaced since process {pid} has mapped it: restart it");
-                    self.unreadable(&path, error);
-                }
-                continue;
-            }
-            match open_in(&mapped, &mapping) {
-                Ok(file) => self.add_named_by(file, user),
-                // A mapped file need not be an ELF object.
-                Err(FileError::Elf { source: ElfError::NotElf(_), .. } | FileError::NotRegular { .. }) => {}
-                Err(error) if code => self.unreadable(&path, error.to_string()),
-                Err(_) => {}
+/// Removes the originals of no use, also after a target that fails.
+fn clean_all(targets: &[OsString]) -> Exit {
+    let mut exit = Exit::SUCCESS;
+    for target in targets {
+        match clean(Path::new(target)) {
+            Ok(all) => all.iter().for_each(|(original, left)| {
+                let original = original.escaped();
+                say(&match left {
+                    Left::Gone => format!("{original}: removed, as its file is gone"),
+                    Left::Upgraded => format!("{original}: removed, as its file has another build-id"),
+                    Left::Kept => format!("{original}: kept, as its file is here"),
+                });
+            }),
+            Err(error) => {
+                say(&error.to_string());
+                exit = Exit(FAILED);
             }
         }
-        Ok(())
     }
-}
-
-fn owner(file: &ElfFile) -> Option<u32> {
-    file.file().metadata().ok().map(|meta| meta.uid())
-}
-
-/// Says why a file is not replaced: it belongs to one user, and another user decides that it is loaded.
-fn foreign_owner(file: &ElfFile, namer: Option<u32>) -> Option<String> {
-    let owner = owner(file);
-    if [owner, namer].into_iter().any(|uid| uid.is_some_and(is_trusted)) || owner == namer {
-        return None;
-    }
-    let shown = |uid: Option<u32>| uid.map_or("an unknown user".to_string(), |uid| format!("user {uid}"));
-    Some(format!(
-        "it belongs to {}, and {} has loaded it; to replace it, name it: hugelift prime --replace {}",
-        shown(owner),
-        shown(namer),
-        file.path.escaped()
-    ))
-}
-
-/// Opens a file that a process has mapped. It keeps the path that it has in the mount namespace of the process, which may
-/// be in a container.
-fn open_in(files: &MappedFiles, mapping: &Mapping) -> Result<ElfFile, FileError> {
-    let failed = |source| FileError::Io { path: (&mapping.path).into(), source };
-    let file = files.find(mapping).and_then(|found| found.open()).map_err(failed)?;
-    let mut file = ElfFile::of_open(&file)?;
-    file.path.clone_from(&mapping.path);
-    Ok(file)
-}
-
-/// Returns the path of a target. A name without a slash is looked up on PATH, then in the current
-/// folder.
-fn find(target: &OsStr) -> Result<PathBuf, ExecError> {
-    if target.as_bytes().contains(&b'/') {
-        return Ok(PathBuf::from(target));
-    }
-    match resolve(target) {
-        Ok(path) => Ok(path),
-        Err(_) if Path::new(target).is_file() => Ok(PathBuf::from(target)),
-        Err(error) => Err(error),
-    }
+    exit
 }

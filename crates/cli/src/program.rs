@@ -5,12 +5,12 @@ use crate::failure::Failure;
 use hugelift_core::policy::Policy;
 use hugelift_core::printable::{Escape, Untrusted};
 use hugelift_core::snapshot::Snapshot;
-use hugelift_os::elf::file_snapshot::of_file;
-use hugelift_os::io::console::say;
-use hugelift_os::launch::base::Wanted;
-use hugelift_os::launch::lookup::resolve;
-use hugelift_os::launch::program::ExecError;
-use hugelift_os::machine::thp_page;
+use hugelift_linux::elf::file_snapshot::of_file;
+use hugelift_linux::io::console::say;
+use hugelift_linux::lookup::ExecError;
+use hugelift_linux::lookup::resolve;
+use hugelift_linux::machine::thp_page;
+use hugelift_pages::base::{Wanted, of_run};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ pub fn path_of(name: &OsStr) -> Result<PathBuf, ExecError> {
 /// # Errors
 /// The file cannot be read, or is not an ELF program.
 pub fn file_snapshot(path: &Path, policy: &Policy) -> Result<Snapshot, Failure> {
-    let program = of_file(path, Some(Wanted { policy, huge: thp_page() }))?;
+    let program = of_file(path, of_run(Wanted { policy, huge: thp_page() }))?;
     say_missing(path, &program.missing);
     Ok(program.snapshot)
 }

@@ -170,7 +170,7 @@ pub fn run(args: RunArgs, status: EarlyStatus) -> Result<Exit, Failure> {
 
 #[cfg(test)]
 mod tests {
-    use crate::command_line::run_options;
+    use crate::starter::run_options;
     use hugelift_core::policy::{Backing, PageChoice, SpanChoice};
     use hugelift_core::snapshot::Part;
     use hugelift_lift::options::{

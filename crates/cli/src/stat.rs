@@ -4,9 +4,15 @@
 
 use crate::failure::{Exit, Failure};
 use crate::output;
+use crate::process_id;
 use clap::{Args, ValueHint};
 use hugelift_core::printable::{Escape, Untrusted};
 use hugelift_core::quantity;
+use hugelift_linux::io::console::{self, say};
+use hugelift_linux::io::output::write;
+use hugelift_linux::lookup::ExecError;
+use hugelift_linux::lookup::resolve;
+use hugelift_linux::proc::procfs::Process;
 use hugelift_measure::perf::counters::{Counters, PerfError, Start, raise_file_limit};
 use hugelift_measure::perf::hardware::{Hardware, NoHardware, cpus};
 use hugelift_measure::perf::kernel_counts::KernelCounts;
@@ -14,11 +20,6 @@ use hugelift_measure::perf::workload::{End, Event, Signals, Workload, die_by, wa
 use hugelift_measure::pmu::given::Given;
 use hugelift_measure::pmu::report::{Origin, StatReport};
 use hugelift_measure::pmu::{Cpu, Sample};
-use hugelift_os::io::console::{self, say};
-use hugelift_os::io::output::write;
-use hugelift_os::launch::lookup::resolve;
-use hugelift_os::launch::program::ExecError;
-use hugelift_os::proc::procfs::Process;
 use hugelift_report::pmu::text;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -33,7 +34,7 @@ use std::time::{Duration, Instant};
 #[command(group = clap::ArgGroup::new("what").required(true).args(["pid", "counters", "command"]))]
 pub struct StatArgs {
     /// Count a running process and those that it starts, until it ends, ctrl-C, or --time is over
-    #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..1 << 31))]
+    #[arg(short, long, value_name = "PID", value_parser = process_id::parse)]
     pid: Option<u32>,
 
     /// Stop counting after this time, as in 5 (seconds), 500ms, 90s or 2m; a command goes on

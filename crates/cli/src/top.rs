@@ -11,11 +11,11 @@ use crate::failure::{Exit, Failure};
 use crate::output;
 use clap::Args;
 use hugelift_core::quantity;
+use hugelift_core::table::{LEFT, RIGHT, Table};
+use hugelift_linux::io::console;
+use hugelift_linux::io::terminal;
 use hugelift_measure::processes::reader::Processes;
 use hugelift_measure::processes::{Column, Row, VERSION, rows, sort};
-use hugelift_os::io::console;
-use hugelift_os::io::terminal;
-use hugelift_report::table::{LEFT, RIGHT, Table};
 use serde::Serialize;
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -50,9 +50,6 @@ fn interval(text: &str) -> Result<Duration, String> {
     quantity::duration_between(text, Duration::from_millis(100), Duration::from_secs(3600))
 }
 
-/// Reading the coverage takes at most this part of the interval: a quarter.
-const SHARE: u32 = 4;
-
 /// Runs until the user quits, or prints once.
 ///
 /// # Errors
@@ -61,7 +58,7 @@ pub fn run(args: &TopArgs, colour: When) -> Result<Exit, Failure> {
     if args.once {
         once(args)?
     } else {
-        live::live(args, colour.on_stdout())?
+        live::live(args.interval, args.number, colour.on_stdout())?
     }
     Ok(Exit::SUCCESS)
 }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a command line gets that is not run: help, the version, or an error in one line as all other messages
-//! of hugelift.
+//! Answers a command line that runs no command: with help, with the version, or with an error. The error is one line,
+//! as all messages of hugelift.
 
 use crate::FAILED;
 use crate::colour::When;
 use clap::error::ErrorKind;
-use hugelift_os::io::console;
+use hugelift_linux::io::console;
 
-/// Exit status where no command is given, as of git and of others: neither a success nor a failure of
-/// hugelift's own.
+/// The exit status if no command is given, as git and others return it. It is neither success nor a failure of
+/// hugelift.
 const NO_COMMAND: i32 = 2;
 
 /// Returns the exit status.
@@ -20,7 +20,7 @@ pub fn status(error: &clap::Error) -> i32 {
     }
 }
 
-/// Prints help or the version on standard output. Where a command is missing, prints the help on stderr.
+/// Prints help or the version on standard output. Prints the help on stderr if a command is missing.
 pub fn show(error: &clap::Error, when: When) {
     let text = error.render();
     // It fails only if no process reads the output.

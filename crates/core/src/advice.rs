@@ -5,6 +5,7 @@
 //! the program opens later (`dlopen(3)`) it lifts while the program runs, where that is possible. The page cache
 //! can be primed for both. `hugelift attach` lifts both in a process that runs.
 
+use crate::addr::PageSize;
 use crate::printable::quoted;
 use crate::skip::Reason;
 use crate::snapshot::Part;
@@ -30,16 +31,20 @@ pub struct About {
     running: Option<u32>,
     /// It is about code that can move onto huge pages of its own.
     moves: bool,
+    /// The part that it is about, if it is about one.
+    part: Option<Part>,
 }
 
-/// Returns whether `bytes` of code of an object with this `bias` are worth huge pages of their own, and can move there:
-/// a program for fixed addresses cannot.
-pub(crate) fn can_be_separated(part: Part, bias: u64, bytes: u64, page: u64) -> bool {
-    part == Part::Text && bias != 0 && bytes >= least_code(page)
+/// Returns whether `bytes` of code of an object with this `bias`, which stay for this reason, are worth huge pages of
+/// their own, and can move there: a program for fixed addresses cannot. Code moves onto pages of the `usual` size,
+/// whatever size was asked for.
+pub(crate) fn can_be_separated(part: Part, bias: u64, bytes: u64, reason: &Reason, usual: PageSize) -> bool {
+    let is_cured = reason.page_of_its_own() == Some(usual);
+    is_cured && part == Part::Text && bias != 0 && bytes >= least_code(usual.bytes())
 }
 
 /// Returns the least bytes of code for which huge pages of this size are worth their memory.
-pub(crate) fn least_code(page: u64) -> u64 {
+pub fn least_code(page: u64) -> u64 {
     page / 4
 }
 
@@ -50,7 +55,13 @@ impl About {
         // hugelift must not take options of the program for its own.
         let end = if words.len() > 1 { "-- " } else { "" };
         let start = format!("{end}{}", words.join(" "));
-        About { object: quoted(path.as_os_str()), start, mapped, running: None, moves: false }
+        About { object: quoted(path.as_os_str()), start, mapped, running: None, moves: false, part: None }
+    }
+
+    /// Describes this part of the object.
+    #[must_use]
+    pub fn in_part(self, part: Part) -> About {
+        About { part: Some(part), ..self }
     }
 
     /// Describes the same object in a process that runs, if `hugelift attach` can lift it there.
@@ -87,6 +98,16 @@ pub(crate) fn separate(file: &str) -> String {
     format!("hugelift prime --replace --separate {file} (with --dry-run it only says what that brings)")
 }
 
+/// Returns the option, with a space behind it, that lifts a part which is not lifted without one.
+fn option_for(part: Part) -> Option<String> {
+    let name = match part {
+        Part::Text | Part::Rodata => return None,
+        Part::Relro => Part::Data,
+        part => part,
+    };
+    Some(format!("--parts {name} "))
+}
+
 impl Reason {
     /// Returns what the user can do, with names in the command.
     pub fn hint_for(&self, about: &About) -> Option<String> {
@@ -107,13 +128,11 @@ impl Reason {
         };
         let hint = match self {
             Reason::PartNotAsked(Part::Text | Part::Rodata) => run("--parts text,rodata "),
-            Reason::PartNotAsked(_) | Reason::NotLifted
-                if *mapped == Mapped::Opened && self.is_writable() =>
-            {
-                return Some(None);
-            }
+            Reason::PartNotAsked(_) if *mapped == Mapped::Opened && self.is_writable() => return Some(None),
             Reason::PartNotAsked(_) => run("--parts all "),
-            Reason::NotPrimed | Reason::SmallFolios => format!("{}; or use --backing auto", prime()),
+            Reason::NotPrimed => format!("{}; or use --backing auto", prime()),
+            // `auto` does not copy the rest of what is nearly all in huge folios.
+            Reason::SmallFolios => prime(),
             Reason::NotCongruent(_) => {
                 format!("{}; or use --backing auto", about.prime_replacing())
             }
@@ -121,11 +140,20 @@ impl Reason {
             reason if reason.is_cured_by_own_pages() => {
                 return Some(about.moves.then(|| separate(&about.object)));
             }
+            // What is opened later is lifted without its edges.
+            Reason::NotAligned(_) if *mapped == Mapped::Opened => return Some(None),
             Reason::NotAligned(_) => run("--span outer --backing thp "),
-            Reason::NotLifted => match running {
-                Some(pid) => format!("hugelift attach {pid}, or for its next start {}", run("")),
-                None => run(""),
-            },
+            Reason::NotLifted => {
+                let parts = about.part.and_then(option_for).unwrap_or_default();
+                // What an object that is opened later writes to is lifted in a process that runs alone.
+                let start = (parts.is_empty() || *mapped == Mapped::AtStart).then(|| run(&parts));
+                let attach = running.map(|pid| format!("hugelift attach {parts}{pid}"));
+                match (attach, start) {
+                    (Some(attach), Some(start)) => format!("{attach}, or for its next start {start}"),
+                    (Some(one), None) | (None, Some(one)) => one,
+                    (None, None) => return Some(None),
+                }
+            }
             _ => return None,
         };
         Some(Some(hint))
@@ -150,6 +178,20 @@ mod tests {
         let opened = of(Reason::NotLifted, Mapped::Opened).unwrap();
         assert!(opened.starts_with("hugelift prime '/jvm/my lib.so', while no process"), "{opened}");
         assert_eq!(of(Reason::PartNotAsked(Part::Data), Mapped::Opened), None);
+        // What the program writes to is lifted by an option.
+        let written = |part, mapped, running| {
+            let about = About::object(jvm, &["/bin/x"], mapped).running_as(running).in_part(part);
+            Reason::NotLifted.hint_for(&about)
+        };
+        let heap = written(Part::Heap, Mapped::AtStart, Some(4711)).unwrap();
+        assert_eq!(
+            heap,
+            "hugelift attach --parts heap 4711, or for its next start hugelift run --parts heap /bin/x"
+        );
+        let relro = written(Part::Relro, Mapped::Opened, Some(4711)).unwrap();
+        assert_eq!(relro, "hugelift attach --parts data 4711");
+        assert_eq!(written(Part::Relro, Mapped::Opened, None), None);
+        assert_eq!(written(Part::Bss, Mapped::AtStart, None).unwrap(), "hugelift run --parts bss /bin/x");
         let in_process = |reason: Reason, mapped| {
             reason.hint_for(&About::object(jvm, &["/bin/x"], mapped).running_as(Some(4711)))
         };

@@ -26,6 +26,8 @@ pub enum Attribute {
     /// It grows downwards when the space below is touched (`MAP_GROWSDOWN`, the stack), so that space
     /// must stay free.
     GrowsDown,
+    /// mseal(2): until the process ends nobody can replace it.
+    Sealed,
     /// `MADV_NOHUGEPAGE`: the program does not want huge pages here.
     NoHuge,
     /// Its file is on a file system that may not answer ([`crate::mounts`]), and the process is another user's: to read
@@ -45,6 +47,7 @@ impl Attribute {
             b"gd" => Attribute::GrowsDown,
             b"mt" => Attribute::Tagged,
             b"nh" => Attribute::NoHuge,
+            b"sl" => Attribute::Sealed,
             _ => return None,
         })
     }
@@ -70,6 +73,7 @@ impl fmt::Display for Attribute {
             Attribute::Unread => {
                 "is not read, as another user or another machine serves the file system of its file, and may not answer"
             }
+            Attribute::Sealed => "is sealed (mseal): the kernel lets nobody replace it",
             Attribute::NoHuge => "is excluded from huge pages by the program (MADV_NOHUGEPAGE)",
         })
     }

@@ -21,7 +21,7 @@
 //!   touches one byte of each huge page gets all of them.
 //! - Data on pages of the pool counts too: a child of fork(2) gets a copy of it that is charged.
 //! - A lift takes at most half of what is left, whatever `--spare` says.
-//! - **The processes of a family** (those of a run, or those that are watched together) count together: what their
+//! - **Watched processes** (those of a run, or those that a user has chosen) count together: what their
 //!   earlier copies took is added to what is left, and taken off what copies may take ([`less_copied`]). Else
 //!   each of ten children would take half of what the one before has left.
 //! - **The machine's own memory** is not reserved for one program. Copies may take half of what is
@@ -104,7 +104,7 @@ impl Budget {
     }
 }
 
-/// Counts `copied` bytes of anonymous copies that other processes of the family have already: changes what `machine`
+/// Counts `copied` bytes of anonymous copies that other watched processes have already: changes what `machine`
 /// has left, and returns what is left of `spare`. Half of what was left before the first copy is then the limit of
 /// all copies together:
 ///
@@ -151,7 +151,7 @@ mod tests {
 
     /// However many processes copy one after the other, they take what one alone may take, and no more.
     #[test]
-    fn a_family_takes_together_what_one_process_may_take() {
+    fn watched_processes_take_together_what_one_process_may_take() {
         const AVAILABLE: u64 = 640 * MB;
         for (limit, spare) in [(None, 0), (Some(400 * MB), u64::MAX), (Some(400 * MB), 96 * MB)] {
             let at = |copied: u64| Machine {

@@ -27,7 +27,10 @@ pub fn complaints(plan: &Plan, outcome: &Outcome) -> Complaints {
         add(skip.range.len(), skip.reason.clone());
     }
     for (span, result) in plan.spans.iter().zip(&outcome.spans) {
-        let bytes = if result.lifted.is_some() { result.lacking() } else { span.range.len() };
+        let bytes = match result.lifted {
+            Some(_) => result.lacking(),
+            None => span.range.len().saturating_sub(result.begun),
+        };
         if let Some((backing, fault)) = result.failures.last()
             && bytes > 0
             && !matches!(fault, Fault::Lost(_))

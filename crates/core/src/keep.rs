@@ -10,7 +10,7 @@
 //! group = "adm"                                # may ask for the state, beside root
 //! ```
 
-use crate::policy::ObjectFilter;
+use crate::policy::{ObjectFilter, check_length};
 use crate::printable::printable;
 use crate::quantity;
 use serde::Deserialize;
@@ -73,6 +73,9 @@ impl Config {
 
     fn read(text: &str) -> Result<Config, String> {
         let written: Written = toml::from_str(text).map_err(|e| one_line(&e, text))?;
+        for (what, names) in [("programs", &written.programs), ("files", &written.files)] {
+            names.iter().try_for_each(|name| check_length(name)).map_err(|e| format!("{what}: {e}"))?;
+        }
         if let Some(relative) = written.files.iter().find(|f| !Path::new(f).has_root()) {
             return Err(format!("files: '{relative}' is not an absolute path"));
         }
@@ -162,6 +165,12 @@ mod tests {
             ("files = [\"lib\\n*.so\"]", "'lib\\n*.so' is not an absolute path"),
             ("files = [\"/x\"]\nexclude = [\"[\"]", "exclude: "),
             ("files = [\"/x\"", "line 1"),
+            (
+                &format!("files = [\"/{}\"]", "*".repeat(1 << 20)),
+                "has 1048577 bytes, and no path has more than 4096",
+            ),
+            (&format!("programs = [\"{}\"]", "x".repeat(5000)), "'xxxxxxxxxxxxxxxxxxxx...' has 5000 bytes"),
+            (&format!("files = [\"/x\"]\nexclude = [\"{}\"]", "*".repeat(1 << 20)), "exclude: '*****"),
         ] {
             let error = Config::parse(text).unwrap_err();
             assert!(error.contains(says) && !error.contains('\n'), "{text}: {error}");

@@ -60,7 +60,7 @@ pub fn lookup<'a>(bytes: &'a [u8], name: &[u8], flags: i32) -> Result<Vec<&'a [u
 }
 
 /// Returns whether the string at `at` is `text`. Most differ in the first bytes, so it compares before
-/// it looks for the end.
+/// it searches for the end.
 fn is_string(bytes: &[u8], at: u32, text: &[u8]) -> bool {
     let rest = usize::try_from(at).ok().and_then(|at| bytes.get(at..));
     rest.and_then(|rest| rest.strip_prefix(text)).is_some_and(|end| end.first() == Some(&0))
@@ -135,23 +135,23 @@ mod tests {
 
     #[test]
     fn damage_is_an_error_or_a_shorter_list() {
-        let look = |bytes: &[u8]| lookup(bytes, b"liba.so", X86_64).map(|paths| paths.len());
+        let found = |bytes: &[u8]| lookup(bytes, b"liba.so", X86_64).map(|paths| paths.len());
         let good = cache(&[(X86_64, "liba.so", "/lib/liba.so")]);
-        assert_eq!(look(b""), Err(CacheError::NoMagic));
-        assert_eq!(look(b"ld.so-1.7.0\0\xff\xff\xff\xff"), Err(CacheError::NoMagic));
-        assert_eq!(look(&good[..50]), Err(CacheError::CutOff { entries: 1, bytes: 50 }));
+        assert_eq!(found(b""), Err(CacheError::NoMagic));
+        assert_eq!(found(b"ld.so-1.7.0\0\xff\xff\xff\xff"), Err(CacheError::NoMagic));
+        assert_eq!(found(&good[..50]), Err(CacheError::CutOff { entries: 1, bytes: 50 }));
         let mut many = good.clone();
         many[20..24].copy_from_slice(&u32::MAX.to_le_bytes());
-        assert!(matches!(look(&many), Err(CacheError::CutOff { entries: u32::MAX, .. })));
+        assert!(matches!(found(&many), Err(CacheError::CutOff { entries: u32::MAX, .. })));
         let mut big = good.clone();
         big[28] = 3;
-        assert_eq!(look(&big), Err(CacheError::BigEndian));
+        assert_eq!(found(&big), Err(CacheError::BigEndian));
         let mut outside = good.clone();
         outside[HEADER + 4..HEADER + 8].copy_from_slice(&u32::MAX.to_le_bytes());
-        assert_eq!((look(&good), look(&outside)), (Ok(1), Ok(0)));
+        assert_eq!((found(&good), found(&outside)), (Ok(1), Ok(0)));
         // No length makes it panic.
         for n in 0..good.len() {
-            assert!(look(&good[..n]).is_ok_and(|paths| paths == 0) || look(&good[..n]).is_err());
+            assert!(found(&good[..n]).is_ok_and(|paths| paths == 0) || found(&good[..n]).is_err());
         }
     }
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use std::ffi::{CStr, OsStr};
 use std::fmt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// The protection of a mapping.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -145,7 +145,7 @@ impl Mapping {
 
     /// Returns whether it has the pseudo-path `name`, such as `[vdso]`.
     pub fn is_named(&self, name: &str) -> bool {
-        self.path == Path::new(name)
+        self.path.as_os_str() == name
     }
 }
 
@@ -289,6 +289,7 @@ pub(crate) fn decimal(bytes: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
 
     const REAL: &[u8] = b"\
 00400000-00401000 r--p 00000000 fe:00 131                                /usr/bin/a b

@@ -16,8 +16,9 @@ use std::collections::BTreeMap;
 mod at_exec;
 mod calls;
 mod runs;
-pub use at_exec::Start;
+mod start;
 use runs::{Runs, Shift};
+pub use start::Start;
 
 /// What is behind a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -71,7 +71,7 @@ impl Mounts {
         kind.is_some_and(|kind| TWO_DEVICES.contains(&kind.as_str()))
     }
 
-    /// Returns whether it is known what is mounted from `device`.
+    /// Returns whether the mounts of `device` are known.
     pub fn knows(&self, device: Device) -> bool {
         self.own.contains_key(&device) || self.theirs.contains_key(&device)
     }

@@ -37,8 +37,9 @@ pub fn why_nothing(snapshot: &Snapshot, plan: &Plan, page: PageSize) -> String {
     let object = snapshot.objects.get(skip.object);
     // Code for which a huge page is worth its memory can move onto one of its own.
     let program = snapshot.objects.iter().find(|object| object.executable).or(object);
-    let is_code = |object: &Object| can_be_separated(skip.part, object.bias, bytes, page.bytes());
-    let separate = match (object.is_some_and(is_code) && skip.reason.is_cured_by_own_pages(), program) {
+    let usual = snapshot.machine.thp_page.unwrap_or(PageSize::MB2);
+    let is_code = |object: &Object| can_be_separated(skip.part, object.bias, bytes, &skip.reason, usual);
+    let separate = match (object.is_some_and(is_code), program) {
         (true, Some(program)) => skip.reason.hint_for(&About::program(&program.path)),
         _ => None,
     };

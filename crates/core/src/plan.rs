@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The plan: which spans to lift, by which attempts, in which steps; and why everything else stays.
-//! A pure function of a [`Snapshot`] and a [`Policy`].
+//! Plans a lift: which spans to lift, by which attempts, in which steps; and why everything else stays.
+//! It is a pure function of a [`Snapshot`] and a [`Policy`].
 //!
 //! ```text
 //!   text of an object, huge pages of 2 MB:
@@ -10,177 +10,22 @@
 //!   outer span: the whole page, if nothing forbids it, else a skip
 //! ```
 
-use crate::addr::{Addr, PageSize, Range};
-use crate::maps::Prot;
-use crate::placement::Placement;
-use crate::policy::{Backing, Policy};
-use crate::skip::Skip;
-use crate::snapshot::{Machine, Part, Snapshot};
-use crate::target::MapStored;
-
 mod candidate;
 mod outer;
 mod planner;
 mod refusal;
+mod size;
+mod span;
 mod steps;
 mod supply;
 #[cfg(test)]
 pub(crate) mod tests;
 
-/// What to lift, and what not.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Plan {
-    /// Ranges to lift.
-    pub spans: Vec<Span>,
-    /// Ranges to leave, with reasons.
-    pub skips: Vec<Skip>,
-}
-
-/// A huge-page-aligned range chosen for lifting: whole huge pages inside one part (inner), or one
-/// that parts fill only partly (outer).
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Span {
-    /// Index into [`Snapshot::objects`]. An outer span counts for the part that fills most of it.
-    pub object: usize,
-    /// The part of that object.
-    pub part: Part,
-    /// Its addresses.
-    pub range: Range,
-    /// The mapped ranges in it, by address: all of an inner span. The rest becomes zeros.
-    pub held: Vec<Range>,
-    /// Its protection, which stays.
-    pub prot: Prot,
-    /// Ways to back it, best first.
-    pub attempts: Vec<Attempt>,
-}
-
-impl Span {
-    /// Returns the ranges in it that are not mapped before the lift.
-    pub fn gaps(&self) -> Vec<Range> {
-        gaps(self.range, self.held.iter().copied())
-    }
-}
-
-/// Returns the ranges in `whole` that none of `held` covers.
-fn gaps(whole: Range, held: impl Iterator<Item = Range>) -> Vec<Range> {
-    held.fold(vec![whole], |gaps, held| gaps.into_iter().flat_map(|gap| gap.minus(held)).collect())
-}
-
-/// One way to back a span.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Attempt {
-    /// Where the huge pages come from.
-    pub backing: Backing,
-    /// Their size.
-    pub page: PageSize,
-    /// The memory is not copied. It becomes huge when it is touched.
-    pub in_place: bool,
-    /// What to do, in order.
-    pub steps: Vec<Step>,
-}
-
-impl Attempt {
-    /// Returns whether its pages are smaller than those that smaps counts as huge.
-    pub fn is_unseen(&self) -> bool {
-        let verifies = |step: &Step| matches!(step, Step::Verify { .. });
-        self.backing == Backing::Thp && !self.in_place && !self.steps.iter().any(verifies)
-    }
-}
-
-/// One step of an attempt. All steps but the last work on a scratch range that the program does not
-/// use; the last puts the result in place by one system call. Pages in the page cache are in place
-/// already and are only mapped. Anonymous memory that the program writes to stays in place and is
-/// advised, which a program cannot notice.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Step {
-    /// Map fresh memory, readable and writable; from the pool if `hugetlb` names a page size.
-    Map {
-        /// Scratch.
-        range: Range,
-        /// `None` for memory that THP may back.
-        hugetlb: Option<PageSize>,
-    },
-    /// Move to huge pages what has been touched so far of memory that stays in place.
-    Collapse {
-        /// The span.
-        range: Range,
-    },
-    /// Ask for transparent huge pages.
-    Advise {
-        /// Scratch; or the span itself, which then becomes huge when it is touched.
-        range: Range,
-    },
-    /// Set the NUMA nodes of its pages; pages that exist already move there.
-    Bind {
-        /// Scratch, or the span where nothing is copied.
-        range: Range,
-        /// The nodes.
-        placement: Placement,
-    },
-    /// Fault everything in, so that a lack of pages is an error here.
-    Populate {
-        /// Scratch.
-        range: Range,
-        /// Size of its pages.
-        page: PageSize,
-    },
-    /// Map a file's pages as the page cache holds them.
-    FaultIn {
-        /// The span.
-        range: Range,
-        /// Size of its pages.
-        page: PageSize,
-    },
-    /// Check that huge pages map it.
-    Verify {
-        /// Scratch, or the span where nothing is copied.
-        range: Range,
-    },
-    /// Create a file on hugetlb pages.
-    CreateFile {
-        /// Length.
-        bytes: u64,
-        /// Size of its pages.
-        page: PageSize,
-    },
-    /// Map that file shared, readable and writable.
-    MapFile {
-        /// Scratch.
-        range: Range,
-    },
-    /// Map the store's copy to scratch, with the span's protection, and fault it in.
-    MapStored(MapStored),
-    /// Copy the program's bytes.
-    Copy {
-        /// The span.
-        from: Range,
-        /// Scratch.
-        to: Addr,
-    },
-    /// Give the copy the span's protection.
-    Protect {
-        /// Scratch.
-        range: Range,
-        /// The span's protection.
-        prot: Prot,
-    },
-    /// Move the copy over the span.
-    Move {
-        /// Scratch.
-        from: Range,
-        /// The span's start.
-        to: Addr,
-    },
-    /// Map the file over the span (kernels that cannot move hugetlb mappings).
-    Replace {
-        /// The span.
-        range: Range,
-        /// Its protection.
-        prot: Prot,
-        /// Where the file is mapped writable.
-        scratch: Addr,
-    },
-}
+use crate::addr::Range;
+use crate::policy::Policy;
+use crate::snapshot::{Part, Snapshot};
+pub use size::{is_nearly_all, liftable_bytes, usual_page};
+pub use span::{Attempt, Plan, Span, Step};
 
 /// Plans the lift of `snapshot` under `policy`. Returns spans and skips, sorted by object and address,
 /// that together hold every byte of [`Snapshot::extents`] once.
@@ -188,21 +33,21 @@ pub fn plan(snapshot: &Snapshot, policy: &Policy) -> Plan {
     planner::plan(snapshot, policy)
 }
 
-/// Plans as [`plan`] does, where it is not known yet which code was written to. `look` returns the mappings of such code
-/// that overlap the ranges of a plan, and is asked again about each new plan: what one range leaves of a pool, another
-/// gets.
+/// Plans as [`plan`] does, where it is not known yet which code was written to. `find_written`
+/// returns the mappings of such code that overlap the ranges of a plan. It is called again for each new plan: what one
+/// range leaves of a pool, another gets.
 ///
 /// # Errors
-/// The first of `look`.
+/// The first of `find_written`.
 pub fn plan_unwritten<E>(
     snapshot: &mut Snapshot,
     policy: &Policy,
-    look: impl Fn(&Snapshot, &[Range]) -> Result<Vec<Range>, E>,
+    find_written: impl Fn(&Snapshot, &[Range]) -> Result<Vec<Range>, E>,
 ) -> Result<Plan, E> {
     loop {
         let plan = plan(snapshot, policy);
         let lifted: Vec<Range> = plan.spans.iter().map(|span| span.range).collect();
-        let mut found = look(snapshot, &lifted)?;
+        let mut found = find_written(snapshot, &lifted)?;
         found.retain(|range| !snapshot.patched.contains(range));
         if found.is_empty() {
             return Ok(plan);
@@ -225,37 +70,4 @@ pub fn copied(plan: &Plan) -> impl Iterator<Item = &Span> {
         is_copy && !span.part.is_writable()
     };
     plan.spans.iter().filter(copies)
-}
-
-/// Returns the bytes of `range` that whole pages of `page` cover.
-pub fn liftable_bytes(range: Range, page: PageSize) -> u64 {
-    range.inner(page).map_or(0, Range::len)
-}
-
-/// Returns whether `found` bytes are at least nine tenths of `whole`, so that the rest is not worth a
-/// copy.
-pub fn is_nearly_all(found: u64, whole: u64) -> bool {
-    whole > 0 && found >= whole - whole / 10
-}
-
-/// Returns the page size that a backing uses when the user names none.
-pub fn usual_page(machine: &Machine, backing: Backing) -> Option<PageSize> {
-    match backing {
-        Backing::Hugetlb => usual_pool(machine),
-        Backing::Thp | Backing::Pagecache | Backing::Shared => machine.thp_page,
-    }
-}
-
-/// Pages that one PMD entry maps cost least. Where these are too large to be useful (512 MB on 64 kB
-/// base pages), an administrator who has filled a pool of smaller pages wants those used.
-fn usual_pool(machine: &Machine) -> Option<PageSize> {
-    let offered = || machine.pools.iter().map(|p| p.page);
-    let stocked = || machine.pools.iter().filter(|p| p.available() > 0).map(|p| p.page);
-    match machine.thp_page {
-        Some(pmd) => {
-            let best = stocked().filter(|p| *p <= pmd).max();
-            best.or_else(|| offered().find(|p| *p == pmd)).or_else(|| offered().min())
-        }
-        None => stocked().min().or_else(|| offered().min()),
-    }
 }

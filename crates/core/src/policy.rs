@@ -81,14 +81,37 @@ impl ObjectFilter {
 }
 
 fn set(patterns: &[String]) -> Result<Option<GlobSet>, String> {
-    if patterns.is_empty() {
-        return Ok(None);
+    if patterns.is_empty() { Ok(None) } else { matcher(patterns).map(Some) }
+}
+
+/// The longest path of Linux (`PATH_MAX`). Longer names and patterns match nothing, and take long to prepare.
+const LONGEST: usize = 4096;
+
+/// Checks that a name or pattern is not longer than any path.
+///
+/// # Errors
+/// One line that says so.
+pub fn check_length(text: &str) -> Result<(), String> {
+    match text.len() {
+        ..=LONGEST => Ok(()),
+        bytes => Err(format!(
+            "'{}...' has {bytes} bytes, and no path has more than {LONGEST}",
+            text.chars().take(20).collect::<String>()
+        )),
     }
+}
+
+/// Returns what matches any of these shell patterns.
+///
+/// # Errors
+/// Returns the pattern that is malformed, and why.
+pub fn matcher(patterns: &[String]) -> Result<GlobSet, String> {
     let mut builder = GlobSetBuilder::new();
     for pattern in patterns {
+        check_length(pattern)?;
         builder.add(Glob::new(pattern).map_err(|e| e.to_string())?);
     }
-    builder.build().map(Some).map_err(|e| e.to_string())
+    builder.build().map_err(|e| e.to_string())
 }
 
 /// Which page sizes to use.

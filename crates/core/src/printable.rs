@@ -239,7 +239,7 @@ impl<'de> Deserialize<'de> for Untrusted {
 /// Returns the text of a file that is to be parsed, such as one of /proc. It is not for display: make
 /// an [`Untrusted`] of each piece that is shown.
 pub fn text_to_parse(bytes: &[u8]) -> Cow<'_, str> {
-    #[allow(clippy::disallowed_methods, reason = "parsers look for words of their own in it")]
+    #[allow(clippy::disallowed_methods, reason = "parsers search it for their own words")]
     String::from_utf8_lossy(bytes)
 }
 

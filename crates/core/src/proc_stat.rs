@@ -27,6 +27,8 @@ pub struct Stat {
     pub cpu: u64,
     /// The CPU time of the children that it has waited for.
     pub cpu_of_children: u64,
+    /// How many threads the process has, with a first one that has ended.
+    pub threads: u64,
     /// When it was started, in clock ticks since boot.
     pub start: u64,
     /// Size of its address space in bytes: 0 for kernel threads and zombies.
@@ -58,8 +60,13 @@ impl Stat {
         (self.pid, self.start)
     }
 
-    /// Returns whether it is a zombie or dead.
+    /// Returns whether the process, of which this is the first thread, is a zombie or dead.
     pub fn has_ended(&self) -> bool {
+        self.thread_has_ended() && self.threads <= 1
+    }
+
+    /// Returns whether the thread is a zombie or dead. The first thread of a process stays so until all have ended.
+    pub fn thread_has_ended(&self) -> bool {
         matches!(self.state, 'Z' | 'X')
     }
 }
@@ -121,6 +128,7 @@ pub fn parse_stat(line: &[u8]) -> Option<Stat> {
         major_faults_of_children: fields.number(13)?,
         cpu: fields.number(14)?.saturating_add(fields.number(15)?),
         cpu_of_children: fields.number(16)?.saturating_add(fields.number(17)?),
+        threads: fields.number(20)?,
         start: fields.number(22)?,
         virtual_bytes: fields.number(23)?,
         addresses: fields.addresses(),
@@ -175,6 +183,7 @@ mod tests {
             major_faults_of_children: 2,
             cpu: 150,
             cpu_of_children: 11,
+            threads: 3,
             start: 881,
             virtual_bytes: 1234567168,
             addresses: Some(addresses),
@@ -207,8 +216,16 @@ mod tests {
 
     #[test]
     fn zombies_and_the_dead_have_ended() {
-        let ended = |state| parse_stat(REAL.replace(" S ", state).as_bytes()).unwrap().has_ended();
-        assert_eq!([" Z ", " X ", " R ", " t "].map(ended), [true, true, false, false]);
+        let of = |state, threads| {
+            let line =
+                REAL.replace(" S ", state).replace(" 20 0 3 0 881 ", &format!(" 20 0 {threads} 0 881 "));
+            let stat = parse_stat(line.as_bytes()).unwrap();
+            (stat.thread_has_ended(), stat.has_ended())
+        };
+        let ended = |state| of(state, 1);
+        assert_eq!([" Z ", " X "].map(ended), [(true, true); 2]);
+        assert_eq!([" R ", " t "].map(ended), [(false, false); 2]);
+        assert_eq!(of(" Z ", 2), (true, false), "other threads run on");
     }
 
     proptest! {

@@ -12,7 +12,10 @@
 //! Every byte of a part is counted once: as huge, because smaps says so, or in exactly one skip.
 //! Nothing is reported as huge because it was asked for or because a call succeeded.
 
+mod data;
 mod entries;
+#[doc(hidden)]
+pub mod example;
 mod fragments;
 mod part;
 mod pieces;
@@ -24,58 +27,20 @@ use crate::advice::{About, Mapped, can_be_separated};
 use crate::apply::Outcome;
 use crate::collapse::Area;
 use crate::plan::{Plan, plan};
-use crate::policy::{Backing, Policy, SpanChoice};
-use crate::printable::Untrusted;
+use crate::policy::{Policy, SpanChoice};
 use crate::skip::Reason;
 use crate::smaps::Usage;
 use crate::snapshot::{Extent, Part, Snapshot};
+pub use data::{Gain, ObjectReport, PartReport, Report, SkipReport, Stretch, Total, VERSION};
 pub use entries::Entries;
 pub use fragments::Fragment;
 use fragments::fragments;
 use part::part_report;
-use serde::Serialize;
+use pieces::Planned;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::Path;
 use wants::Wants;
-
-/// Version of the JSON schema.
-pub const VERSION: u32 = 1;
-
-/// What is on huge pages, object by object.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct Report {
-    /// [`VERSION`].
-    pub version: u32,
-    /// The objects, the executable first.
-    pub objects: Vec<ObjectReport>,
-    /// Sums over all objects, for every part that occurs.
-    pub totals: BTreeMap<Part, Total>,
-    /// The process; `None` for a program that does not run.
-    pub pid: Option<u32>,
-    /// The program does not run: its addresses are an example of what the kernel and the loader may
-    /// choose.
-    pub assumed_addresses: bool,
-    /// Size of the huge pages that `liftable_bytes` counts, in bytes.
-    pub page_size: u64,
-    /// What each choice of spans would lift; empty unless the caller sets it from [`gains`].
-    pub spans: BTreeMap<SpanChoice, Gain>,
-    /// How many TLB entries text and read-only data take.
-    pub tlb_entries: Entries,
-    /// The anonymous memory that the program has mapped itself ([`Part::Anon`]); `None` unless the caller
-    /// sets it from [`anonymous`].
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub anonymous: Option<Total>,
-}
-
-/// What a lift would put on huge pages.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize)]
-pub struct Gain {
-    /// Bytes of parts.
-    pub bytes: u64,
-    /// The huge pages for them.
-    pub page_bytes: u64,
-}
 
 /// Returns what `policy` would lift of `snapshot` with each choice of spans.
 pub fn gains(snapshot: &Snapshot, policy: &Policy) -> BTreeMap<SpanChoice, Gain> {
@@ -110,90 +75,6 @@ pub fn anonymous(snapshot: &Snapshot, usage: &[Usage], page: PageSize) -> Total 
     total
 }
 
-/// One object.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct ObjectReport {
-    /// As in `/proc/PID/maps`.
-    pub path: Untrusted,
-    /// GNU build-id in hexadecimal.
-    pub build_id: Option<String>,
-    /// Its parts, by address.
-    pub parts: Vec<PartReport>,
-    /// It is the program itself, not a shared object or the loader.
-    pub executable: bool,
-    /// What loading added to the stated addresses.
-    #[serde(skip)]
-    pub bias: u64,
-    /// Bytes of its text and read-only data that are on huge pages in the page cache now; set by
-    /// [`Report::set_page_cache`] for a program that does not run.
-    pub page_cache_bytes: Option<u64>,
-}
-
-/// One uninterrupted stretch of one part.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct PartReport {
-    /// What it holds.
-    pub part: Part,
-    /// Address of its first byte.
-    pub start: u64,
-    /// Its length.
-    pub bytes: u64,
-    /// Bytes of the whole huge pages in it, and those that outer spans add.
-    pub liftable_bytes: u64,
-    /// Bytes that huge pages map now, by smaps.
-    pub huge_bytes: u64,
-    /// Where most of those come from.
-    pub backing: Option<Backing>,
-    /// The bytes that are not huge, by reason.
-    pub skips: Vec<SkipReport>,
-    /// The first address behind it.
-    pub end: u64,
-    /// Where the huge bytes are, mapping by mapping: smaps says no more.
-    #[serde(skip)]
-    pub fragments: Vec<Fragment>,
-    /// Where the skips are: stretches without gap or overlap, by address.
-    #[serde(skip)]
-    pub stretches: Vec<Stretch>,
-}
-
-/// A stretch of a part that the plan treats in one way.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Stretch {
-    /// Its addresses.
-    pub range: Range,
-    /// Bytes of it that are huge.
-    pub huge: u64,
-    /// Why the others are not: index into [`PartReport::skips`]. `None` if all are huge.
-    pub skip: Option<usize>,
-}
-
-/// Bytes that are not huge, for one reason.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct SkipReport {
-    /// [`Reason::key`].
-    pub reason: &'static str,
-    /// Number of bytes.
-    pub bytes: u64,
-    /// What the user can do about it.
-    pub hint: Option<String>,
-    /// The reason in words, with the values seen.
-    pub detail: String,
-    /// The reason itself.
-    #[serde(skip)]
-    pub why: Reason,
-}
-
-/// Sums of one part over all objects.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize)]
-pub struct Total {
-    /// All bytes.
-    pub bytes: u64,
-    /// Bytes that huge pages could map.
-    pub liftable_bytes: u64,
-    /// Bytes that huge pages map.
-    pub huge_bytes: u64,
-}
-
 impl Report {
     /// Reports what `usage` (smaps, read last) shows to be huge of `snapshot`, and for all other
     /// bytes the reason that `plan` gives, or `outcome` for what was tried.
@@ -224,6 +105,7 @@ impl Report {
             .collect();
         let mut totals: BTreeMap<Part, Total> = BTreeMap::new();
         let mut wants = Wants::default();
+        let planned = Planned::new(plan);
         let mut rest = extents.iter().zip(fragments).peekable();
         while let Some((first, fragments)) = rest.next() {
             // Adjacent extents of one part are one stretch, even across mappings.
@@ -233,7 +115,7 @@ impl Report {
                 run.push(*next);
                 found.extend(more);
             }
-            let part = part_report(&run, found, page, plan, outcome, &mut wants);
+            let part = part_report(&run, found, page, &planned, outcome, &mut wants);
             let total = totals.entry(part.part).or_default();
             total.bytes += part.bytes;
             total.liftable_bytes += part.liftable_bytes;
@@ -246,7 +128,9 @@ impl Report {
                 skip.hint = wants.hint(&skip.why);
             }
         }
-        let tlb_entries = Entries::of(&totals, snapshot.machine.base_page, page);
+        let read_only = [Part::Text, Part::Rodata].iter().filter_map(|part| totals.get(part));
+        let read_only = read_only.map(|t: &Total| [t.bytes, t.huge_bytes, t.liftable_bytes]);
+        let tlb_entries = Entries::of(read_only, snapshot.machine.base_page, page);
         let mut report = Report {
             version: VERSION,
             objects,
@@ -254,9 +138,11 @@ impl Report {
             pid: None,
             assumed_addresses: false,
             page_size: page.bytes(),
+            usual_page: snapshot.machine.thp_page.unwrap_or(PageSize::MB2),
             spans: BTreeMap::new(),
             tlb_entries,
             anonymous: None,
+            heat: None,
         };
         report.advise::<&str>(&[], |_| false, None);
         report
@@ -264,6 +150,17 @@ impl Report {
 }
 
 impl Report {
+    /// Sets [`ObjectReport::page_cache_bytes`] from [`Snapshot::cached`].
+    pub fn set_page_cache(&mut self, snapshot: &Snapshot) {
+        for (index, report) in self.objects.iter_mut().enumerate() {
+            let extents = snapshot.extents();
+            let own =
+                extents.iter().filter(|e| e.object == index && matches!(e.part, Part::Text | Part::Rodata));
+            let huge = own.flat_map(|e| snapshot.cached.iter().filter_map(|c| c.intersect(e.range)));
+            report.page_cache_bytes = Some(huge.map(|r| r.len()).sum());
+        }
+    }
+
     /// Returns the bytes of `part` that are not huge for `reason`, over all objects.
     pub fn bytes(&self, part: Part, reason: &Reason) -> u64 {
         let parts = self.objects.iter().flat_map(|o| &o.parts).filter(|p| p.part == part);
@@ -279,7 +176,7 @@ impl Report {
 
     /// Puts names into the advice: `start` is the command that starts the program (if empty, its path),
     /// `is_opened` tells which objects the program has opened itself, and `running` is the process if
-    /// `hugelift attach` can lift its text and rodata.
+    /// `hugelift attach` can lift it.
     pub fn advise<S: AsRef<OsStr>>(
         &mut self,
         start: &[S],
@@ -295,10 +192,11 @@ impl Report {
                 None => About::object(&object.path, &[object.path.as_os_str()], mapped),
             };
             for part in &mut object.parts {
-                let running = running.filter(|_| matches!(part.part, Part::Text | Part::Rodata));
-                let about = about.clone().running_as(running);
+                let running = running.filter(|_| is_attachable(part.part));
+                let about = about.clone().running_as(running).in_part(part.part);
                 for skip in &mut part.skips {
-                    let moves = can_be_separated(part.part, object.bias, skip.bytes, self.page_size);
+                    let (bytes, usual) = (skip.bytes, self.usual_page);
+                    let moves = can_be_separated(part.part, object.bias, bytes, &skip.why, usual);
                     if let Some(hint) = skip.why.command(&about.clone().with_code_that_moves(moves)) {
                         skip.hint = hint;
                     }
@@ -306,6 +204,11 @@ impl Report {
             }
         }
     }
+}
+
+/// Returns whether `hugelift attach` can lift a part: on AArch64 it leaves alone what threads write to.
+fn is_attachable(part: Part) -> bool {
+    cfg!(target_arch = "x86_64") || part != Part::Data
 }
 
 /// Returns whether `next` continues the stretch `run`.

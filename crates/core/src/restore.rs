@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Finds what of a process's code and read-only data is a copy, and what of which file it replaced.
+//! Finds the copies of a process's code and read-only data, and the part of a file that each copy replaced.
 
 use crate::addr::Range;
-use crate::maps::Prot;
+use crate::maps::{Mapping, Prot};
 use crate::snapshot::{Extent, Object, Part, Snapshot};
 
 /// A copy that lies where a program's file was mapped.
@@ -33,6 +33,43 @@ pub fn replaced(snapshot: &Snapshot) -> Vec<Replaced> {
         all.push(Replaced { object, part, range, prot, offset });
     }
     all
+}
+
+/// Returns the process as it would be without these copies: its files' own pages are mapped there, and the pages of the
+/// copies are free.
+pub fn without(snapshot: &Snapshot, copies: &[Replaced]) -> Snapshot {
+    let mut bare = snapshot.clone();
+    for copy in copies {
+        let Some(index) = bare.mappings.iter().position(|m| m.range.covers(copy.range)) else { continue };
+        let Some(object) = bare.objects.get(copy.object) else { continue };
+        let whole = bare.mappings[index].clone();
+        if whole.is_copy_on_pool()
+            && let Some(pool) = bare.machine.pools.iter_mut().find(|p| Some(p.page) == bare.machine.thp_page)
+        {
+            pool.free += copy.range.len() / pool.page.bytes();
+        } else if !whole.is_file() {
+            bare.machine.memory_left = bare.machine.memory_left.saturating_add(copy.range.len());
+        }
+        let of_file = Mapping {
+            range: copy.range,
+            offset: copy.offset,
+            file: object.file,
+            path: object.path.clone(),
+            deleted: false,
+            ..whole.clone()
+        };
+        let beside = whole.range.minus(copy.range).into_iter().filter(|range| !range.is_empty());
+        let mut pieces: Vec<Mapping> = beside
+            .map(|range| {
+                let offset = whole.offset + (range.start.0 - whole.range.start.0);
+                Mapping { range, offset, ..whole.clone() }
+            })
+            .collect();
+        pieces.push(of_file);
+        pieces.sort_by_key(|piece| piece.range.start);
+        bare.mappings.splice(index..=index, pieces);
+    }
+    bare
 }
 
 /// Returns the offset in the object's file of what it maps at `range`; `None` if no segment without write
@@ -79,5 +116,11 @@ mod tests {
             found,
             [Replaced { object: text.object, part: Part::Text, range, prot: Prot::RX, offset }]
         );
+
+        let bare = without(&snapshot, &found);
+        assert_eq!(replaced(&bare), []);
+        assert_eq!(bare.machine.memory_left, snapshot.machine.memory_left + (2 << 20));
+        let here = bare.mapping_at(middle).unwrap();
+        assert_eq!((here.range, here.offset, &here.path), (range, offset, &file.path));
     }
 }

@@ -177,7 +177,15 @@ impl Reason {
 
     /// Returns whether code with this reason would be lifted if it had huge pages of its own.
     pub fn is_cured_by_own_pages(&self) -> bool {
-        matches!(self, Reason::TooSmall(_) | Reason::Neighbour(_) | Reason::Beside(_))
+        self.page_of_its_own().is_some()
+    }
+
+    /// Returns the size of the huge pages that such code would need.
+    pub(crate) fn page_of_its_own(&self) -> Option<PageSize> {
+        match self {
+            Reason::TooSmall(page) | Reason::Neighbour(page) | Reason::Beside(page) => Some(*page),
+            _ => None,
+        }
     }
 
     /// Joins this reason with `other` of the same kind: what was needed adds up, and what was

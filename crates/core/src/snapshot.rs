@@ -7,6 +7,7 @@ use crate::attribute::Attribute;
 use crate::elf::Headers;
 use crate::maps::{FileId, Mapping, Prot};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
 
@@ -129,6 +130,9 @@ pub struct Machine {
     pub folios: Vec<PageSize>,
     /// Why `MADV_HUGEPAGE` brings no huge pages; `None` if it does.
     pub thp_off: Option<ThpOff>,
+    /// The running process has forbidden itself transparent huge pages, and a borrowed thread can allow them while a
+    /// copy of code or of constants is made. What the program writes to stays as it wants it.
+    pub allows_thp: bool,
     /// The hugetlb pools, largest page first.
     pub pools: Vec<Pool>,
     /// `mremap(2)` moves hugetlb mappings (Linux 5.16).
@@ -198,12 +202,18 @@ pub struct NotStored {
     pub hint: Option<String>,
 }
 
+impl StoredCopy {
+    /// Returns the part of it that is a copy of `range`, which lies in its own.
+    pub fn part(&self, range: Range) -> Option<StoredCopy> {
+        let offset = self.offset.checked_add(range.start.0.checked_sub(self.range.start.0)?)?;
+        Some(StoredCopy { range, offset, ..*self })
+    }
+}
+
 impl Stored {
     /// Returns the copy that holds all of `range`.
     pub fn covering(&self, range: Range) -> Option<StoredCopy> {
-        let copy = self.copies.iter().find(|c| c.range.covers(range))?;
-        let offset = copy.offset.checked_add(range.start.0 - copy.range.start.0)?;
-        Some(StoredCopy { range, offset, ..*copy })
+        self.copies.iter().find(|c| c.range.covers(range))?.part(range)
     }
 
     /// Returns why there is no copy of all of `range`, if the store was asked for one.
@@ -273,24 +283,16 @@ impl Snapshot {
     /// and `.bss` share counts as data. No byte is in two extents.
     pub fn extents(&self) -> Vec<Extent> {
         let mut all = Vec::new();
+        let files: BTreeSet<FileId> = self.objects.iter().map(|object| object.file).collect();
         for index in 0..self.objects.len() {
-            self.extents_of(index, &mut all);
+            self.extents_of(index, &files, &mut all);
         }
         self.extents_of_the_process(&mut all);
         disjoint(&mut all);
         all
     }
 
-    /// Returns whether `mapping` can be a part of `object`: it is not of another object's file, not one
-    /// of the kernel's own pages, and not shared.
-    fn belongs(&self, mapping: &Mapping, object: &Object) -> bool {
-        let of_another = || self.objects.iter().any(|o| o.file == mapping.file);
-        !mapping.shared
-            && !mapping.is_kernel_code()
-            && (!mapping.is_file() || mapping.file == object.file || !of_another())
-    }
-
-    fn extents_of(&self, index: usize, out: &mut Vec<Extent>) {
+    fn extents_of(&self, index: usize, files: &BTreeSet<FileId>, out: &mut Vec<Extent>) {
         let object = &self.objects[index];
         let page = self.machine.base_page;
         let rounded = |vaddr: u64, size: u64| {
@@ -326,7 +328,7 @@ impl Snapshot {
                 pieces.extend(bss.minus(hidden).into_iter().map(|r| (Part::Bss, r)));
             }
             for (part, piece) in pieces {
-                let belongs = |m: &&Mapping| self.belongs(m, object);
+                let belongs = |m: &&Mapping| belongs(m, object, files);
                 for mapping in overlapping(&self.mappings, piece).iter().filter(belongs) {
                     if let Some(range) = mapping.range.intersect(piece) {
                         let file_backed = mapping.file == object.file && mapping.is_file();
@@ -392,6 +394,14 @@ impl Snapshot {
         let i = self.mappings.partition_point(|m| m.range.end <= addr);
         self.mappings.get(i).filter(|m| m.range.contains(addr))
     }
+}
+
+/// Returns whether `mapping` can be a part of `object`: it is not of another object's file, not one
+/// of the kernel's own pages, and not shared. `files` are those of all objects.
+fn belongs(mapping: &Mapping, object: &Object, files: &BTreeSet<FileId>) -> bool {
+    !mapping.shared
+        && !mapping.is_kernel_code()
+        && (!mapping.is_file() || mapping.file == object.file || !files.contains(&mapping.file))
 }
 
 /// Removes overlaps: headers that contradict each other can claim a byte for two objects. It stays
@@ -460,6 +470,7 @@ mod tests {
             thp_page: None,
             folios: Vec::new(),
             thp_off: None,
+            allows_thp: false,
             pools: vec![],
             moves_hugetlb: true,
             populate: true,

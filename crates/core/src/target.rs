@@ -77,6 +77,7 @@ pub enum Fault {
 impl Fault {
     /// Returns what the user can do about it.
     pub fn hint(&self) -> Option<String> {
+        const EPERM: i32 = 1;
         const ENOMEM: i32 = 12;
         const EFAULT: i32 = 14;
         Some(match self {
@@ -93,6 +94,10 @@ impl Fault {
             }
             Fault::Call { call, errno: EFAULT | ENOMEM, .. } if call.contains("POPULATE") => {
                 "see the limits of its cgroup (hugetlb.*.max, memory.max) and its memory policy".into()
+            }
+            Fault::Call { call, errno: EPERM, .. } if call.starts_with("mremap") => {
+                "is it sealed (mseal(2); 'sl' in VmFlags of /proc/PID/smaps)? Then nobody can replace it"
+                    .into()
             }
             Fault::Call { call: "mbind", .. } => {
                 "hugelift run without --numa, or see 'numactl --hardware'".into()
@@ -169,7 +174,9 @@ pub trait Target {
     /// the file. One may fail without the others; after [`Fault::Lost`] no other is tried.
     fn map_stored(&mut self, copies: &[MapStored]) -> Vec<Result<(), Fault>>;
     /// Calls [`Target::mremap`] for each of `moves`, which fail like `map_stored`'s copies.
-    fn move_all(&mut self, moves: &[(Range, Addr)]) -> Vec<Result<(), Fault>>;
+    fn move_all(&mut self, moves: &[(Range, Addr)]) -> Vec<Result<(), Fault>> {
+        moves.iter().map(|(from, to)| self.mremap(*from, *to)).collect()
+    }
     /// close(2).
     fn close(&mut self, file: FileHandle) -> Result<(), Fault>;
 }

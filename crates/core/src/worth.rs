@@ -31,14 +31,14 @@ pub const COPY_NS_PER_MB: u64 = 800_000;
 /// CPU time for 1 MB that is huge already, in the store or in the page cache: it is compared and mapped.
 pub const MAP_NS_PER_MB: u64 = 200_000;
 
-/// CPU time for a look at a process: its mappings, its files, the plan.
-pub const LOOK: Duration = Duration::from_millis(3);
+/// CPU time to check a process: to read its mappings and files, and to plan.
+pub const CHECK: Duration = Duration::from_millis(3);
 
 /// Returns the CPU time that a lift takes which copies `copied` bytes and maps `mapped` others.
 pub fn cost(copied: u64, mapped: u64) -> Duration {
     let nanos = |bytes: u64, each: u64| (u128::from(bytes) * u128::from(each)) >> 20;
     let sum = nanos(copied, COPY_NS_PER_MB) + nanos(mapped, MAP_NS_PER_MB);
-    LOOK.saturating_add(Duration::from_nanos(u64::try_from(sum).unwrap_or(u64::MAX)))
+    CHECK.saturating_add(Duration::from_nanos(u64::try_from(sum).unwrap_or(u64::MAX)))
 }
 
 /// The CPU time of a program and of its lifts.

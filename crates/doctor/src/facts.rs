@@ -3,8 +3,8 @@
 //! not be read or does not exist; it gives no finding.
 
 use hugelift_core::pool::SizePool;
-pub use hugelift_os::machine::cgroup::GroupLimit;
-pub use hugelift_os::machine::reading::Reading;
+pub use hugelift_linux::machine::cgroup::GroupLimit;
+pub use hugelift_linux::machine::reading::Reading;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -220,6 +220,8 @@ pub struct Process {
     pub exe: String,
     /// Its arguments, including the first.
     pub args: Vec<String>,
+    /// The words that start it: its arguments, or the executable alone if the first of them names no program.
+    pub start: Vec<String>,
     /// `NAME=value` of its initial environment, for the variables that switch huge pages on.
     pub environment: Vec<String>,
     /// Paths of the objects that are mapped.
@@ -228,10 +230,15 @@ pub struct Process {
     pub go: bool,
     /// `THP_enabled` of its status.
     pub thp_enabled: Option<bool>,
+    /// Whether a borrowed thread can allow them for copies of code, if they are off.
+    pub allows_thp: bool,
     /// Code, all objects together.
     pub text: Coverage,
     /// Why code is not huge: bytes and the reason in words, most bytes first.
     pub reasons: Vec<(u64, String)>,
+    /// Private anonymous memory of the C library's allocator, as far as that can be seen: the heap of brk(2), and the heaps
+    /// of its other arenas.
+    pub malloc: u64,
     /// Private writable memory on transparent huge pages.
     pub writable_thp: u64,
     /// Private writable memory on pages of a hugetlb pool.

@@ -16,7 +16,7 @@ pub struct Next {
 }
 
 /// Returns what to do next: first what is safe and helps every program, then a measurement of the program that is
-/// most worth a lift, else a look at what runs.
+/// most worth a lift, else a list of what runs.
 pub fn next(facts: &Facts, findings: &[Finding]) -> Next {
     let is_safe = |finding: &Finding| finding.safe && finding.severity >= Severity::Warning;
     if findings.iter().any(is_safe) {

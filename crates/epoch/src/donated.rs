@@ -18,8 +18,8 @@
 //! a later state for an earlier one.
 //!
 //! *Memory ordering.* A word is changed only by exchanges with acquire and release, or by its owner, which has
-//! read it with acquire. Each exit passes on what the task has done, and what it has got from other exits, to
-//! the node that it donates to, up to that of the domain, which the waiter reads with acquire. Before a wait
+//! read it with acquire. Each exit passes on what the task has done, and what other exits have passed
+//! to it, to the next node. The last node is that of the domain. The waiter reads it with acquire. Before a wait
 //! takes the youngest generation, it exchanges the word of that node for the same word. A task that enters
 //! afterwards reads this exchange, or one ordered after it, and sees all that the waiter did before. There is
 //! no fence. A waiter that is about to sleep sets a flag in the word of the domain. That is the word whose

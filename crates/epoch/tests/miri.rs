@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 #[test]
+#[ignore = "long: Miri builds and interprets the crate"]
 fn clean_under_miri() {
     let cargo = |args: &[&str]| {
         let mut command = Command::new("rustup");

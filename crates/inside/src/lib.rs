@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The library that hugelift has loaded into a program (`LD_PRELOAD`) whose data is on pages of the pool
+//! The fork guard: the library that a program loads (`LD_PRELOAD`) if its data is on pages of the pool
 //! (`--data-backing hugetlb`).
 //!
 //! This crate is compiled twice: as `libhugelift_inside.so`, which is loaded into programs of any

@@ -42,13 +42,13 @@ struct Search<'a> {
 pub fn next(name: &CStr) -> usize {
     let own = next as fn(&CStr) -> usize as usize;
     let mut search = Search { name: name.to_bytes(), own, passed: false, found: [0; 2] };
-    // SAFETY: `look` gets the data that it expects.
-    unsafe { each_object(look, (&raw mut search).cast()) };
+    // SAFETY: `visit` gets the data that it expects.
+    unsafe { each_object(visit, (&raw mut search).cast()) };
     let [before, behind] = search.found;
     if behind != 0 { behind } else { before }
 }
 
-unsafe extern "C" fn look(object: *const Object, _size: usize, data: *mut u8) -> c_int {
+unsafe extern "C" fn visit(object: *const Object, _size: usize, data: *mut u8) -> c_int {
     // SAFETY: dl_iterate_phdr(3) passes a live object, `next` its data.
     let (object, search) = unsafe { (&*object, &mut *data.cast::<Search<'_>>()) };
     if object.headers.is_null() {

@@ -14,6 +14,6 @@ pub const DESCRIPTORS: &str = "/proc/self/fd/";
 /// The loader's list of libraries to load first (ld.so(8)).
 pub const PRELOAD: &str = "LD_PRELOAD";
 
-/// The variable that requests a guard of fork(2). It holds the number of pages of the pool that are kept
+/// The variable that requests the fork guard. It holds the number of pages of the pool that are kept
 /// for a child.
 pub const GUARD: &str = "HUGELIFT_FORK_RESERVE";

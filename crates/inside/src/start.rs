@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Before `main`: prepares the guard of fork(2), and removes from the environment what was set for this
+//! Prepares the fork guard before `main`, and removes from the environment what was set for this
 //! program alone, so that no program which it starts loads the library.
 
 use crate::environment::Environment;

@@ -6,9 +6,9 @@ mod sum;
 use crate::memory::{Mapping, Pages};
 use hugelift_core::addr::{Addr, Range};
 use hugelift_core::smaps::Usage;
-use hugelift_os::machine::{base_page, thp_page};
-use hugelift_os::proc::memory::MADV_COLLAPSE;
-use hugelift_os::proc::procfs::Process;
+use hugelift_linux::machine::{base_page, thp_page};
+use hugelift_linux::proc::memory::MADV_COLLAPSE;
+use hugelift_linux::proc::procfs::Process;
 use std::io;
 use std::ptr;
 

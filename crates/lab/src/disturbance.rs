@@ -205,7 +205,7 @@ fn load() -> Option<f64> {
 
 /// Returns the seconds of a clock tick.
 fn tick() -> f64 {
-    1.0 / hugelift_os::proc::clock::ticks_per_second() as f64
+    1.0 / hugelift_linux::proc::clock::ticks_per_second() as f64
 }
 
 /// Returns the number of online CPUs of the machine: `/proc/stat` counts all of them.

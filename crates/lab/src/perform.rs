@@ -6,7 +6,7 @@ use crate::progress::Progress;
 use crate::read_machine::read_machine;
 use crate::results::{Outcome, Report, VERSION};
 use anyhow::{Context as _, Result};
-use hugelift_os::machine::tree::Tree;
+use hugelift_linux::machine::tree::Tree;
 use std::time::{Duration, Instant};
 
 /// The most time that an experiment may take with `--quick`.

@@ -6,7 +6,7 @@
 use crate::results::{Report, VERSION};
 use anyhow::{Context as _, Result};
 use hugelift_core::printable::Escape;
-use hugelift_os::io::{open, output};
+use hugelift_linux::io::{open, output};
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -292,11 +292,6 @@ int hugelift_restore_self(const struct hugelift_options *options,
                           struct hugelift_report **report);
 
 /**
- * The libc crate does not declare it for Linux.
- */
-extern int pthread_setcancelstate(int state, int *old);
-
-/**
  * Fills in the defaults.
  *
  * Before: `options` points to `size` writable bytes; `size` is `sizeof *options`. A program that was compiled with an

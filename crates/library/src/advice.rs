@@ -34,9 +34,8 @@ pub(crate) fn reword(report: &mut Report) {
 /// Returns what the user can do; `None` if nothing helps a program that lifts itself.
 fn hint(reason: &Reason, about: &About) -> Option<String> {
     Some(match reason {
-        Reason::NotPrimed | Reason::SmallFolios => {
-            format!("{}; or use the backing auto", about.prime())
-        }
+        Reason::NotPrimed => format!("{}; or use the backing auto", about.prime()),
+        Reason::SmallFolios => about.prime(),
         Reason::NotCongruent(_) => format!("{}; or use the backing auto", about.prime_replacing()),
         Reason::PartNotAsked(part) => format!("ask for {part}"),
         Reason::ThpOff(ThpOff::Process) => {
@@ -82,7 +81,7 @@ mod tests {
         let about = About::program(Path::new("/bin/x"));
         for (reason, expected) in [
             (Reason::NotPrimed, Some("hugelift prime --with-libs /bin/x, while no process")),
-            (Reason::SmallFolios, Some("or use the backing auto")),
+            (Reason::SmallFolios, Some("hugelift prime --with-libs /bin/x, while no process")),
             (Reason::NotCongruent(page), Some("or use the backing auto")),
             (Reason::PartNotAsked(Part::Bss), Some("ask for bss")),
             (Reason::ThpOff(ThpOff::Process), Some("use the backing hugetlb")),
@@ -98,7 +97,7 @@ mod tests {
             (Reason::Excluded, None),
             (Reason::NotFor(Backing::Shared, Part::Data), None),
             (Reason::Failed(Backing::Thp, Fault::NotHuge { got: 0, want: 1 }), Some("compact_memory")),
-            (Reason::Failed(Backing::Thp, Fault::Call { call: "mremap", range, errno: 1 }), None),
+            (Reason::Failed(Backing::Thp, Fault::Call { call: "mremap", range, errno: 1 }), Some("mseal")),
         ] {
             let hint = hint(&reason, &about);
             let (has, wanted) = (hint.as_deref().unwrap_or_default(), expected.unwrap_or_default());

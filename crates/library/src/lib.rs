@@ -12,7 +12,7 @@
 //! new; after fork(2) it works in the child. [`restore`] gives the program the pages of its files back.
 //!
 //! It is the planner and the steps of `hugelift attach` ([`hugelift_core`]), with the calling process as their target
-//! ([`hugelift_os::trace::own`]). For C there is `hugelift.h`, made of [`c`].
+//! ([`hugelift_inject::own`]). For C there is `hugelift.h`, made of [`c`].
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod advice;
@@ -23,6 +23,7 @@ mod lift;
 mod options;
 mod outcome;
 mod preload;
+mod privilege;
 mod registry;
 #[cfg(test)]
 mod registry_tests;

@@ -6,6 +6,7 @@ use crate::advice;
 use crate::error::Error;
 use crate::options::Options;
 use crate::outcome::Outcome;
+use crate::privilege::is_privileged;
 use crate::table::{self, Lifted};
 use crate::turn::Turn;
 use hugelift_core::addr::{Addr, Range, human_bytes};
@@ -20,14 +21,14 @@ use hugelift_core::report::summary::summary;
 use hugelift_core::restore::replaced;
 use hugelift_core::snapshot::{Object, Snapshot};
 use hugelift_core::target::Fault;
-use hugelift_os::machine;
-use hugelift_os::pagecache::{self, Search};
-use hugelift_os::proc::pagemap;
-use hugelift_os::proc::procfs::Process;
-use hugelift_os::proc::snapshot;
-use hugelift_os::store::{self, Moment};
-use hugelift_os::trace::own::Own;
-use hugelift_os::trace::restore::{NotRestored, restore as restore_copies};
+use hugelift_inject::own::Own;
+use hugelift_inject::restore::{NotRestored, restore as restore_copies};
+use hugelift_linux::machine;
+use hugelift_linux::proc::pagemap;
+use hugelift_linux::proc::procfs::Process;
+use hugelift_linux::proc::snapshot;
+use hugelift_pages::pagecache::{self, Search};
+use hugelift_pages::store::{self, Moment};
 use std::os::unix::ffi::OsStrExt as _;
 
 /// Lifts what `options` ask for and is not huge yet.
@@ -35,12 +36,12 @@ pub(crate) fn lift(options: &Options) -> Result<Outcome, Error> {
     let mut policy = options.policy()?;
     let _turn = Turn::take().ok_or(Error::Busy)?;
     check_threads(options)?;
-    let mut before = look()?;
+    let mut before = read_process()?;
     if !before.machine.moves_hugetlb {
         // Such a kernel maps a file over the span. If that failed, the span would be gone, perhaps with this code.
         policy.backings.retain(|backing| *backing != Backing::Hugetlb);
     }
-    if crate::preload::is_privileged() {
+    if is_privileged() {
         // The place of the store comes from the environment, which is that of a user with fewer rights.
         policy.backings.retain(|backing| *backing != Backing::Shared);
     }
@@ -77,7 +78,7 @@ pub(crate) fn lift(options: &Options) -> Result<Outcome, Error> {
 /// Maps the files' own pages back where text and read-only data are copies.
 pub(crate) fn restore() -> Result<Outcome, Error> {
     let _turn = Turn::take().ok_or(Error::Busy)?;
-    let before = look()?;
+    let before = read_process()?;
     let copies = replaced(&before);
     let mut own = Own::new(&before.mappings, Vec::new());
     let results = restore_copies(&mut own, Process::OWN, &before, &copies);
@@ -100,7 +101,7 @@ pub(crate) fn restore() -> Result<Outcome, Error> {
         human_bytes(restored),
         human_bytes(total)
     );
-    let after = look();
+    let after = read_process();
     match &after {
         Ok(after) => {
             // Pages of the page cache stay huge, as does memory that was not copied.
@@ -152,7 +153,7 @@ fn check_threads(options: &Options) -> Result<(), Error> {
     }
 }
 
-fn look() -> Result<Snapshot, Error> {
+fn read_process() -> Result<Snapshot, Error> {
     let snapshot = snapshot::live(None, 0).map_err(|e| Error::Proc(e.to_string()))?;
     match snapshot.objects.is_empty() {
         true => Err(Error::Proc("it maps no 64-bit ELF program".into())),
@@ -184,7 +185,7 @@ fn conclude(
     let (mut report, unread) = report(before, plan, Some(&outcome));
     let mut lines = Vec::new();
     if let Some(unread) = unread {
-        // Each copy was looked at before it was moved.
+        // Each copy was checked before it was moved.
         for (span, result) in plan.spans.iter().zip(&outcome.spans).filter(|(_, o)| o.lifted.is_some()) {
             let total = report.totals.entry(span.part).or_default();
             total.huge_bytes += span.range.len().saturating_sub(result.lacking());

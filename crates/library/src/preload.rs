@@ -8,9 +8,10 @@
 
 use crate::lift::lift;
 use crate::options::Options;
+use crate::privilege::is_privileged;
 use crate::words::{Verbosity, parse};
 use hugelift_core::snapshot::Part;
-use hugelift_os::trace::loaded;
+use hugelift_inject::loaded;
 use std::os::unix::ffi::OsStrExt as _;
 
 const VARIABLE: &str = "HUGELIFT";
@@ -60,12 +61,6 @@ fn start(options: &Options, verbosity: Verbosity) {
         Err(error) if verbosity >= Verbosity::Problems => say(&error.to_string()),
         Err(_) => {}
     }
-}
-
-/// Returns whether the program runs with more rights than its caller (set-uid, file capabilities).
-pub(crate) fn is_privileged() -> bool {
-    // SAFETY: getauxval(3) only returns a number.
-    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
 /// Returns whether the program has AddressSanitizer.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One value that is read without locks, also by signal handlers, while it is replaced.
 //!
-//! A reader takes a free slot and is *inside* in the sense of [`hugelift_epoch`] while it looks at the value. A
+//! A reader takes a free slot and is *inside* in the sense of [`hugelift_epoch`] while it reads the value. A
 //! writer puts a new value in place, and frees the old one when each reader that was inside has left. A reader
 //! waits for nobody, allocates nothing and makes no system call. A signal handler that interrupts a reader takes
 //! another slot.
@@ -28,28 +28,28 @@ impl<T> Registry<T> {
         }
     }
 
-    /// Calls `look` with the value. Returns `None` if too many readers are inside at this moment.
+    /// Calls `visit` with the value. Returns `None` if too many readers are inside at this moment.
     ///
-    /// In a signal handler `look` must do nothing that signal-safety(7) forbids.
-    pub fn read<R>(&self, look: impl FnOnce(&T) -> R) -> Option<R> {
+    /// In a signal handler `visit` must do nothing that signal-safety(7) forbids.
+    pub fn read<R>(&self, visit: impl FnOnce(&T) -> R) -> Option<R> {
         let reader = Reader::enter(self)?;
         let current = reader.registry.current.load(Ordering::Acquire);
         // SAFETY: `current` came from a box. Its writer frees it only after all readers that were inside when it
         // was replaced have left, and this one is inside until `reader` is dropped.
-        Some(look(unsafe { &*current }))
+        Some(visit(unsafe { &*current }))
     }
 
-    /// Calls `look` with a value that nobody replaces any more. It needs no slot.
+    /// Calls `visit` with a value that nobody replaces any more. It needs no slot.
     ///
     /// # Safety
     /// [`Registry::replace`] is not called any more.
-    pub unsafe fn read_unchanging<R>(&self, look: impl FnOnce(&T) -> R) -> R {
+    pub unsafe fn read_unchanging<R>(&self, visit: impl FnOnce(&T) -> R) -> R {
         // SAFETY: the pointer came from a box, which nobody frees before the registry.
-        look(unsafe { &*self.current.load(Ordering::Acquire) })
+        visit(unsafe { &*self.current.load(Ordering::Acquire) })
     }
 
     /// Puts `next` in place of the value, waits for all readers that may see the old one, and frees that. One
-    /// thread at a time may call this, and not from `look`.
+    /// thread at a time may call this, and not from `visit`.
     pub fn replace(&self, next: T) {
         let old = self.current.swap(Box::into_raw(Box::new(next)), Ordering::AcqRel);
         self.epochs.wait();

@@ -5,7 +5,7 @@
 pub use hugelift_epoch::{Contract, Epochs};
 pub use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-/// Returns a number that differs between threads, so that they begin to look for a slot at different ones.
+/// Returns a number that differs between threads, so that they begin to search for a slot at different ones.
 pub fn place() -> usize {
     let local = 0_u8;
     // Stacks of threads are at least 16 kB apart.

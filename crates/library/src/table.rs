@@ -8,7 +8,7 @@
 use crate::registry::Registry;
 use hugelift_core::policy::Backing;
 use hugelift_core::snapshot::Part;
-use hugelift_os::trace::forks;
+use hugelift_inject::forks;
 use std::collections::BTreeSet;
 use std::ffi::CStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -43,15 +43,15 @@ struct Table {
 }
 
 impl Table {
-    /// Calls `look` with the ranges.
-    fn read<R>(&self, look: impl FnOnce(&Vec<Lifted>) -> R) -> Result<R, Crowded> {
+    /// Calls `visit` with the ranges.
+    fn read<R>(&self, visit: impl FnOnce(&Vec<Lifted>) -> R) -> Result<R, Crowded> {
         // The number is stored before the table is published, so whoever has found a table of this process finds its
         // number, or a later one.
         let own = forks::words().map(|words| words.table.load(Ordering::Acquire));
         match own == Some(self.number) {
-            true => self.ranges.read(look).ok_or(Crowded),
+            true => self.ranges.read(visit).ok_or(Crowded),
             // SAFETY: `set` replaces the ranges of a table only in the process that has made it.
-            false => Ok(unsafe { self.ranges.read_unchanging(look) }),
+            false => Ok(unsafe { self.ranges.read_unchanging(visit) }),
         }
     }
 }

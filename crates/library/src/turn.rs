@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One lift or restore at a time. Nobody waits.
 
-use hugelift_os::trace::forks::{self, Words};
+use hugelift_inject::forks::{self, Words};
 use std::sync::atomic::Ordering;
 
 /// The right to change the process, until it is dropped. A thread of the parent that had it at fork(2) does not exist in

@@ -97,8 +97,9 @@ fn each_function_of_a_header_is_exported_and_none_else() {
     }
     let declared = headers.lines().filter_map(|line| line.split_once('(')).filter_map(|(before, _)| {
         let name = before.rsplit([' ', '*']).next()?;
-        let is_name = name.starts_with("hugelift_") || name.starts_with("Map") || name.starts_with("remap");
-        (is_name && before.contains(' ') && !before.contains('=') && !before.starts_with(' ')).then_some(name)
+        // A declaration, and neither a line of a comment nor a pointer to a function.
+        let is_declared = !before.starts_with([' ', '#', '/']) && !before.contains('=');
+        (is_declared && before.contains(' ') && !name.is_empty()).then_some(name)
     });
     for name in declared {
         assert!(exported.iter().any(|known| known == name), "{name} is not in hugelift.map");

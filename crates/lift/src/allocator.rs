@@ -8,8 +8,8 @@ use crate::options::{Malloc, Verbosity};
 use hugelift_core::malloc::{self, Pages, Setting};
 use hugelift_core::policy::Policy;
 use hugelift_core::snapshot::Part;
-use hugelift_os::elf::malloc::allocators;
-use hugelift_os::launch::program::set_variable;
+use hugelift_linux::elf::malloc::allocators;
+use hugelift_linux::program::set_variable;
 use std::path::Path;
 
 /// Returns what the allocators of the program at `path` are asked by.

@@ -2,12 +2,12 @@
 //! What is asked of one lift, and where its messages and its report go. Nothing here changes later.
 
 use crate::FAILED;
+use crate::launch::bypass::Bypass;
+use crate::launch::bypass::Verdict;
 use crate::options::{LiftOptions, Verbosity};
 use hugelift_core::printable::Untrusted;
 use hugelift_core::report;
-use hugelift_os::io::console::{say, unhurt};
-use hugelift_os::launch::bypass::Bypass;
-use hugelift_os::launch::helper::Verdict;
+use hugelift_linux::io::console::{say, unhurt};
 use std::fs::File;
 use std::io::{self, Write};
 

@@ -5,6 +5,7 @@ use crate::Failure;
 use crate::allocator::allocator_settings;
 use crate::options::{StartOptions, Verbosity};
 use crate::report::copied_later;
+use crate::text::{Style, text};
 use hugelift_core::addr::{PageSize, human_bytes};
 use hugelift_core::malloc::Setting;
 use hugelift_core::nothing::why_nothing;
@@ -13,14 +14,13 @@ use hugelift_core::policy::{Backing, PageChoice, Policy};
 use hugelift_core::printable::Escape;
 use hugelift_core::report::Report;
 use hugelift_core::snapshot::{Object, Snapshot};
-use hugelift_os::elf::file_snapshot::of_file;
-use hugelift_os::io::console::{self, say};
-use hugelift_os::io::terminal;
-use hugelift_os::launch::base::Wanted;
-use hugelift_os::machine::{folios, thp_page};
-use hugelift_os::pagecache::{self, Search};
-use hugelift_os::store;
-use hugelift_report::lift::{Style, text};
+use hugelift_linux::elf::file_snapshot::of_file;
+use hugelift_linux::io::console::{self, say};
+use hugelift_linux::io::terminal;
+use hugelift_linux::machine::{folios, thp_page};
+use hugelift_pages::base::{Wanted, of_run};
+use hugelift_pages::pagecache::{self, Search};
+use hugelift_pages::store;
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -30,7 +30,7 @@ use std::path::Path;
 /// The program cannot be read, or standard output cannot be written.
 pub(crate) fn dry_run(path: &Path, policy: &Policy, options: &StartOptions) -> Result<(), Failure> {
     let wanted = Wanted { policy, huge: thp_page() };
-    let mut program = of_file(path, Some(wanted)).map_err(|error| error.to_string())?;
+    let mut program = of_file(path, of_run(wanted)).map_err(|error| error.to_string())?;
     for missing in &program.missing {
         say(&format!("{}: the loader would not find {missing}; see LD_LIBRARY_PATH", path.escaped()));
     }

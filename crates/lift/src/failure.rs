@@ -2,8 +2,8 @@
 //! Why a program was not started, or a child not lifted.
 
 use crate::FAILED;
-use hugelift_os::io::console::PrintError;
-use hugelift_os::launch::program::ExecError;
+use hugelift_linux::io::console::PrintError;
+use hugelift_linux::lookup::ExecError;
 
 /// One line for people, and the exit status that goes with it.
 #[derive(Clone, PartialEq, Eq, Debug)]

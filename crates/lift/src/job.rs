@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The lift of one program: what is asked, what each phase finds, and the hooks of the helper, in the
-//! order in which it calls them.
+//! The lift of one program: what is asked, and what each of its steps (`steps`) finds.
 
 use crate::asked::Asked;
-use crate::lifted::Lifted;
-use crate::live::family::new_mark;
+use crate::live::membership::new_mark;
 use crate::memory_limit::reserved;
 use crate::placement::{Foreseen, Placement};
-use crate::prime::Primed;
-use crate::untouched::Recorded;
+use crate::watcher::process::Watcher;
 use hugelift_core::addr::PageSize;
 use hugelift_core::malloc::Setting;
-use hugelift_core::maps::Mapping;
 use hugelift_core::policy::{Backing, Policy};
-use hugelift_core::relocate::{Image, Move};
 use hugelift_core::snapshot::{Machine, Part};
-use hugelift_core::target::Fault;
-use hugelift_os::launch;
-use hugelift_os::launch::bypass::Bypass;
-use hugelift_os::launch::helper::{LiftHooks, Verdict};
-use hugelift_os::machine::{self, thp_page};
-use hugelift_os::trace::remote::Remote;
-use hugelift_os::watch::watcher::Watcher;
 use std::cell::OnceCell;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::time::Instant;
+
+/// The result of priming.
+#[derive(Default)]
+pub(crate) struct Primed {
+    /// All that the program needs is in huge folios.
+    pub(crate) is_complete: bool,
+    /// The first file with an obstacle, in one line.
+    pub(crate) obstacle: Option<String>,
+}
+
+/// The inodes of the files of which a store has a copy.
+pub(crate) type Recorded = BTreeSet<u64>;
 
 /// The lift of one program. The launcher begins it; the helper, which is forked from the launcher, has a
 /// copy and goes on with it.
@@ -49,7 +49,7 @@ pub struct LiftJob {
     pub(crate) path: Option<PathBuf>,
     /// Its best base, chosen before the exec stop.
     pub(crate) foreseen: Option<Foreseen>,
-    /// The inodes of the files of which a store has a copy, if only these must be looked for at the start.
+    /// The inodes of the files of which a store has a copy, if only these must be searched for at the start.
     pub(crate) recorded: Option<Recorded>,
     /// Where the executable is after the exec stop, and why.
     pub(crate) placement: Placement,
@@ -58,103 +58,17 @@ pub struct LiftJob {
     /// The machine, if it was probed while the loader ran.
     pub(crate) probed: Option<Machine>,
     /// The watcher that stays beside the program, if there is one.
-    watcher: Option<Watcher>,
-}
-
-impl LiftHooks for LiftJob {
-    fn before_exec(&mut self) {
-        self.huge = thp_page();
-        self.foresee();
-        self.recorded = self.find_recorded();
-    }
-
-    /// Chooses the base of the executable.
-    fn place(&mut self, pid: u32, image: &Image, mappings: &[Mapping]) -> Option<Move> {
-        self.choose_base(pid, image, mappings)
-    }
-
-    /// Returns the huge page at which a heap that is to be lifted must begin.
-    fn heap_page(&self) -> Option<PageSize> {
-        self.huge.filter(|_| self.policy.parts.contains(&Part::Heap))
-    }
-
-    fn placed(&mut self, result: Result<(), &Fault>) {
-        if let Err(fault) = result {
-            self.placement.fail(fault);
-        }
-    }
-
-    /// Returns whether nothing is left to do: the program is in huge folios already, or no store has a copy of
-    /// anything. It is inspected again only for a report, `-v` or `--strict`.
-    fn ends_at_exec(&mut self, pid: u32) -> bool {
-        let is_primed =
-            || self.primed.is_complete && self.placement.fits_page_cache && self.needs_no_report();
-        let is_untouched = || self.recorded.as_ref().is_some_and(Recorded::is_empty);
-        let ends = self.placement.fault().is_none() && (is_untouched() || is_primed());
-        if ends {
-            self.watcher = self.watch_unstopped(pid);
-        }
-        ends
-    }
-
-    fn while_loading(&mut self, pid: u32) {
-        self.probed = Some(machine::probe(Some(pid)));
-    }
-
-    fn goes_on_untouched(&mut self, pid: u32) -> bool {
-        let goes_on = self.placement.fault().is_none() && self.is_unrecorded(pid);
-        if goes_on {
-            self.watcher = self.watch_unstopped(pid);
-        }
-        goes_on
-    }
-
-    /// Looks at the program, plans, applies the plan, and reports.
-    fn lift(&mut self, pid: u32, target: &mut Remote) -> Verdict {
-        let began = Instant::now();
-        let found = self.take_snapshot(pid, target).and_then(|mut before| {
-            let (plan, guard) = self.choose(pid, &mut before)?;
-            Ok((before, plan, guard))
-        });
-        let (before, mut plan, guard) = match found {
-            Ok(found) => found,
-            Err(why) => return self.bypass(&why),
-        };
-        self.placement.blame(&mut plan);
-        let lifted = Lifted::apply(pid, target, before, plan, began);
-        if let Some(guard) = guard {
-            lifted.inform(&guard);
-        }
-        if let Err(refused) = self.complain(&lifted) {
-            return refused;
-        }
-        if let Some(names) = self.asked.options.perf_map {
-            self.name_code(&lifted, names);
-        }
-        self.report(&lifted);
-        self.watcher = self.start_watcher(lifted);
-        Verdict::Start
-    }
-
-    fn after_start(&mut self) {
-        if let Some(watcher) = self.watcher.take() {
-            watcher.stay();
-        }
-    }
-
-    fn bypass(&mut self, why: &Bypass) -> Verdict {
-        self.asked.bypass(why)
-    }
+    pub(crate) watcher: Option<Watcher>,
 }
 
 impl LiftJob {
     /// Begins the lift of a program.
-    pub(crate) fn new(asked: Asked, policy: Policy, lifts_children: bool) -> LiftJob {
+    pub(crate) fn new(asked: Asked, policy: Policy, lifts_children: bool, adopts: bool) -> LiftJob {
         LiftJob {
             asked,
             policy,
             mark: lifts_children.then(new_mark),
-            adopts: launch::adopts_orphans(),
+            adopts,
             unguarded: None,
             allocator: Vec::new(),
             primed: Primed::default(),

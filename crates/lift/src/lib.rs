@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The parts of a lift: what is asked ([`options`]), the launcher ([`start`]), and the lift of one program,
-//! which the hooks of its helper carry out (`job`). A program that runs already is lifted, and given its own
+//! which the launcher prepares (`job`) and its helper carries out (`steps`). A program that runs already is lifted, and given its own
 //! pages back, by [`attach`]; the watcher of a run does so when it is worth its cost (`live`), and [`watch`] does
 //! it for processes that a user has chosen.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
@@ -8,9 +8,12 @@
 mod allocator;
 mod asked;
 pub mod attach;
+mod choose_base;
 mod dry_run;
 mod failure;
 mod job;
+mod later;
+pub mod launch;
 mod library;
 mod lifted;
 mod live;
@@ -20,8 +23,11 @@ mod placement;
 mod prime;
 mod report;
 pub mod start;
+mod steps;
+pub mod text;
 mod untouched;
 pub mod watch;
+pub mod watcher;
 mod watching;
 
 pub use failure::Failure;

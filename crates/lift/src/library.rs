@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Makes the program load hugelift's library if its data is to be on pages of the pool.
+//! Makes the program load the fork guard if its data is to be on pages of the pool.
 
 use crate::Failure;
 use crate::job::LiftJob;
+use crate::launch::inside::Inside;
 use crate::options::StartOptions;
-use hugelift_os::launch::inside::Inside;
 use std::path::Path;
 
 /// Sets the variables for the program at `path`, whose data is to be on pages of the pool.

@@ -2,20 +2,20 @@
 //! Before the program's first own instruction: snapshot, plan, apply.
 
 use crate::job::LiftJob;
+use crate::launch::bypass::Bypass;
+use crate::launch::guard::{Guard, Unguarded};
 use hugelift_core::addr::{PageSize, Range};
 use hugelift_core::apply::{Outcome, apply, lifted};
 use hugelift_core::plan::{Plan, Span, plan_unwritten};
 use hugelift_core::policy::{Backing, Copies, PageChoice, SpanChoice};
 use hugelift_core::snapshot::{Machine, Object, Snapshot};
-use hugelift_os::launch::bypass::Bypass;
-use hugelift_os::launch::guard::{Guard, Unguarded};
-use hugelift_os::machine::{self, base_page, folios};
-use hugelift_os::pagecache::{self, Search};
-use hugelift_os::proc::procfs::Process;
-use hugelift_os::proc::snapshot;
-use hugelift_os::store;
-use hugelift_os::store::Moment;
-use hugelift_os::trace::remote::Remote;
+use hugelift_inject::remote::Remote;
+use hugelift_linux::machine::{self, base_page, folios};
+use hugelift_linux::proc::procfs::Process;
+use hugelift_linux::proc::snapshot;
+use hugelift_pages::pagecache::{self, Search};
+use hugelift_pages::store;
+use hugelift_pages::store::Moment;
 use std::time::{Duration, Instant};
 
 /// A lift that has been carried out.
@@ -47,7 +47,7 @@ impl Lifted {
         Lifted { pid, before, plan, outcome, took }
     }
 
-    /// Informs the guard of fork(2) which spans have come from the pool.
+    /// Informs the fork guard which spans have come from the pool.
     pub(crate) fn inform(&self, guard: &Guard) {
         if let Err(error) = guard.tell(&on_pool(&self.plan, &self.outcome)) {
             // Its list still has spans that were not lifted: a child copies them needlessly.
@@ -82,7 +82,7 @@ impl LiftJob {
         // Where nothing is reported this is needless: the kernel maps huge folios itself (`untouched`).
         if self.policy.backings.contains(&Backing::Pagecache) && self.recorded.is_none() {
             let takes = |object: &Object| self.policy.objects.takes(object);
-            // Looking at all of a large program takes milliseconds, and what copies later looks again.
+            // To check all of a large program takes milliseconds, and what copies later checks again.
             let searches_later = self.policy.copies == Copies::Later && self.asked.report.is_none();
             let search = if searches_later { Search::Sampled } else { Search::Whole };
             pagecache::find(Some(pid), &mut before, &self.policy.parts, takes, search);
@@ -105,24 +105,24 @@ impl LiftJob {
         }
     }
 
-    /// Chooses what is lifted; also finds the guard of fork(2) if the choice needs one.
+    /// Chooses what is lifted; also finds the fork guard if the choice needs one.
     pub(crate) fn choose(
         &mut self,
         pid: u32,
         before: &mut Snapshot,
     ) -> Result<(Plan, Option<Guard>), Bypass> {
         let guard = self.takes_data_from_pool().then(|| self.guard(pid, before)).flatten();
-        let look =
+        let find_patched =
             |before: &Snapshot, lifted: &[Range]| snapshot::find_patched(Process::new(pid), before, lifted);
-        let mut all = plan_unwritten(before, &self.policy, look)?;
+        let mut all = plan_unwritten(before, &self.policy, find_patched)?;
         if let Some(Err(why)) = guard.as_ref().map(|guard| guard.tell(&planned_on_pool(&all))) {
             self.leave_pool(&why.to_string());
-            all = plan_unwritten(before, &self.policy, look)?;
+            all = plan_unwritten(before, &self.policy, find_patched)?;
         }
         Ok((all, guard))
     }
 
-    /// Finds the guard of fork(2) in the program; without one, its data stays off the pool.
+    /// Finds the fork guard in the program; without one, its data stays off the pool.
     fn guard(&mut self, pid: u32, before: &Snapshot) -> Option<Guard> {
         let found = match before.machine.moves_hugetlb {
             true => Guard::find(pid, &before.mappings),

@@ -2,7 +2,7 @@
 //! Whether a control group's memory limit forbids hugelift to take memory beside the program.
 
 use hugelift_core::policy::Policy;
-use hugelift_os::machine::memory_limit_here;
+use hugelift_linux::machine::memory_limit_here;
 
 /// Returns why memory that hugelift takes beside the program could end the program: a control group
 /// limits its memory, and the user has not said (`--spare`) that it can do without some.

@@ -8,7 +8,7 @@ use hugelift_core::demangle::Names;
 use hugelift_core::placement::{Nodes, Placement};
 use hugelift_core::policy::{self, Backing, Copies, ObjectFilter, PageChoice, Policy, SpanChoice};
 use hugelift_core::snapshot::Part;
-use hugelift_os::machine::nodes;
+use hugelift_linux::machine::nodes;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -222,7 +222,7 @@ impl PolicyOptions {
                 DataBacking::Hugetlb => vec![Backing::Hugetlb, Backing::Thp],
             },
             span: match self.data_backing {
-                // The guard of fork(2) copies while the C library may write to its own data, which must
+                // The fork guard copies while the C library may write to its own data, which must
                 // therefore not be in a span on the pool.
                 DataBacking::Hugetlb => SpanChoice::Inner,
                 DataBacking::Thp => self.span,

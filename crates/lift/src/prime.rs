@@ -4,18 +4,9 @@
 use crate::job::LiftJob;
 use crate::options::Verbosity;
 use hugelift_core::addr::human_bytes;
-use hugelift_os::pagecache;
+use hugelift_pages::pagecache;
 use std::path::Path;
 use std::time::Instant;
-
-/// The result of priming.
-#[derive(Default)]
-pub(crate) struct Primed {
-    /// All that the program needs is in huge folios.
-    pub(crate) is_complete: bool,
-    /// The first file with an obstacle, in one line.
-    pub(crate) obstacle: Option<String>,
-}
 
 impl LiftJob {
     /// Brings the program's files into huge folios. This is done only for a user who names the

@@ -2,8 +2,12 @@
 //! What is reported of a lift: lines on stderr, the JSON report, names of copied code.
 
 use crate::job::LiftJob;
+use crate::later::left_out;
+use crate::launch::bypass::Verdict;
 use crate::lifted::Lifted;
 use crate::options::Verbosity;
+use crate::text::{self as report_text, Style};
+use crate::watcher::perf_map::{Copied, Map};
 use hugelift_core::addr::{Range, human_bytes};
 use hugelift_core::advice::About;
 use hugelift_core::apply::lifted;
@@ -17,12 +21,9 @@ use hugelift_core::report::summary::{nothing, nothing_yet, parts};
 use hugelift_core::skip::Reason;
 use hugelift_core::snapshot::{Part, Snapshot};
 use hugelift_core::worth::{self, Account};
-use hugelift_os::elf::opened::opened_later;
-use hugelift_os::io::console::say;
-use hugelift_os::launch::helper::Verdict;
-use hugelift_os::proc::procfs::Process;
-use hugelift_os::watch::perf_map::{Copied, Map};
-use hugelift_report::lift::{self as report_text, Style};
+use hugelift_linux::elf::opened::opened_later;
+use hugelift_linux::io::console::say;
+use hugelift_linux::proc::procfs::Process;
 use std::collections::BTreeMap;
 
 /// The most objects that are named of those that a program opens later.
@@ -34,7 +35,7 @@ impl LiftJob {
     /// # Errors
     /// The program must not start like this (`--strict`).
     pub(crate) fn complain(&self, lift: &Lifted) -> Result<(), Verdict> {
-        let Lifted { before, plan, outcome, .. } = lift;
+        let Lifted { pid, before, plan, outcome, .. } = lift;
         let complaints = complaints(plan, outcome);
         let about = About::program(&self.asked.program);
         let complete = !plan.spans.is_empty() && outcome.is_complete() && complaints.is_empty();
@@ -63,13 +64,18 @@ impl LiftJob {
             let note = note.map_or(String::new(), |note| format!(" ({note})"));
             self.asked.say(Verbosity::Problems, &format!("{line}{note}"));
         }
+        let takes_none = plan.spans.is_empty() && self.asked.options.eager;
+        let left_out = takes_none.then(|| left_out(*pid, before, self.mark.is_some())).flatten();
+        if let Some((verbosity, line)) = left_out {
+            self.asked.say(verbosity, line);
+        }
         if let Some(line) = copied_later(plan) {
             self.asked.say(Verbosity::Summary, &line);
         }
         Ok(())
     }
 
-    /// Writes the names of code that was copied to memory of no file, where perf(1) looks for them.
+    /// Writes the names of code that was copied to memory of no file, where perf(1) searches for them.
     pub(crate) fn name_code(&self, lift: &Lifted, names: Names) {
         let Lifted { pid, before, plan, outcome, .. } = lift;
         let mut spans: BTreeMap<usize, Vec<Range>> = BTreeMap::new();

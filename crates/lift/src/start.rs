@@ -6,19 +6,20 @@ use crate::allocator::{allocator_settings, ask_allocator};
 use crate::asked::Asked;
 use crate::dry_run::dry_run;
 use crate::job::LiftJob;
+use crate::launch;
+use crate::launch::bypass::Bypass;
+use crate::launch::bypass::Verdict;
+use crate::launch::examine::examine;
+use crate::launch::seccomp::{self, OwnStatus};
 use crate::library;
-use crate::live::family::MARK;
+use crate::live::membership::MARK;
 use crate::options::{Children, Seccomp, StartOptions};
 use crate::watching::may_lift_later;
 use hugelift_core::policy::{Backing, Copies};
-use hugelift_os::io::output;
-use hugelift_os::launch;
-use hugelift_os::launch::bypass::Bypass;
-use hugelift_os::launch::helper::Verdict;
-use hugelift_os::launch::lookup::{Lookup, resolve};
-use hugelift_os::launch::program::{examine, exec, set_variable};
-use hugelift_os::launch::seccomp::{self, OwnStatus};
-use hugelift_os::machine::users::Identity;
+use hugelift_linux::io::output;
+use hugelift_linux::lookup::{Lookup, resolve};
+use hugelift_linux::machine::users::Identity;
+use hugelift_linux::program::{exec, set_variable};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
@@ -84,7 +85,7 @@ pub fn start(options: &StartOptions, status: &EarlyStatus) -> Result<i32, Failur
         dry_run(&resolve(name)?, &policy, options)?;
         return Ok(0);
     }
-    let mut job = LiftJob::new(asked, policy, options.children == Children::Lift);
+    let mut job = LiftJob::new(asked, policy, options.children == Children::Lift, launch::adopts_orphans());
     let mut lookup = Lookup::new(name);
     loop {
         let path = lookup.next_promising()?;

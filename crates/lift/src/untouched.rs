@@ -5,26 +5,22 @@
 //!
 //! ```text
 //!   no store has any copy ------------------------ the helper lets go at the exec stop
-//!   a store has copies, but of other files ------- ... at the entry point, which costs a look at the mappings
+//!   a store has copies, but of other files ------- ... at the entry point, which costs a reading of the mappings
 //!   a store has a copy of a file of the program -- it is lifted at the entry point
 //! ```
 
-use crate::job::LiftJob;
+use crate::job::{LiftJob, Recorded};
 use crate::options::{AfterFork, Verbosity};
 use hugelift_core::policy::{AUTO, Copies, PageChoice};
-use hugelift_os::proc::mapping::inodes_of_code;
-use hugelift_os::proc::procfs::Process;
-use hugelift_os::store::recorded_inodes;
-use std::collections::BTreeSet;
-
-/// The inodes of the files of which a store has a copy.
-pub(crate) type Recorded = BTreeSet<u64>;
+use hugelift_linux::proc::mapping::inodes_of_code;
+use hugelift_linux::proc::procfs::Process;
+use hugelift_pages::store::recorded_inodes;
 
 impl LiftJob {
-    /// Returns the files of which a store has a copy. Returns `None` if the program must be looked at whatever a store
+    /// Returns the files of which a store has a copy. Returns `None` if the program must be examined whatever a store
     /// has: for a message, for a part that it writes to, or because something is copied at the start.
     ///
-    /// The page cache is not looked at: where its huge folios fit, the kernel maps them by huge entries itself.
+    /// The page cache is not checked: where its huge folios fit, the kernel maps them by huge entries itself.
     pub(crate) fn find_recorded(&self) -> Option<Recorded> {
         let policy = &self.policy;
         let copies_later = policy.copies == Copies::Later && policy.backings == AUTO;
@@ -34,7 +30,7 @@ impl LiftJob {
     }
 
     /// Returns whether no store has a copy of a file of which the process `pid` maps code. Returns false if that is
-    /// not known: before Linux 6.11, or if the program must be looked at anyway.
+    /// not known: before Linux 6.11, or if the program must be examined anyway.
     pub(crate) fn is_unrecorded(&self, pid: u32) -> bool {
         let Some(recorded) = &self.recorded else { return false };
         let inodes = inodes_of_code(Process::new(pid));

@@ -6,7 +6,7 @@
 
 use crate::attach::{AttachOptions, Running};
 use crate::live::ends::Woken;
-use crate::live::family::Family;
+use crate::live::process_set::ProcessSet;
 use crate::live::{LiveLift, Wanted};
 use hugelift_core::collapse::Budget;
 use nix::errno::Errno;
@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 
-pub use crate::live::kin::Find;
+pub use crate::live::membership::Find;
 pub use crate::live::{Event, Summary};
 
 /// What is watched, and how.
@@ -51,10 +51,12 @@ pub enum Watched {
     Ended(Summary),
     /// None of the processes could be watched, and no other could come.
     Nobody,
+    /// An event could not be told. The caller may not know why: a child may have tried it.
+    Unheard,
 }
 
 /// Watches until `stop` can be read, or until all processes have ended and no other can come. `tell` takes each
-/// event and returns whether to go on. `ready` is called after the first look, with the number of processes.
+/// event and returns whether to go on. `ready` is called after the first poll, with the number of processes.
 ///
 /// # Errors
 /// The policy is malformed.
@@ -74,11 +76,11 @@ pub fn watch(
     for note in notes {
         is_heard &= tell(Event::Note(note));
     }
-    let (family, gone) = Family::of_chosen(&pids, find, all_children, eager);
+    let (processes, gone) = ProcessSet::of_chosen(&pids, find, all_children, eager);
     for pid in gone {
         is_heard &= tell(Event::Refused { pid, why: "there is no such process (any more)" });
     }
-    let mut live = LiveLift::new(family, wanted, Box::new(tell));
+    let mut live = LiveLift::new(processes, wanted, Box::new(tell));
     let stops = || !is_heard || is_readable(stop);
     let nobody = live.count() == 0 && live.is_over();
     let mut delay = live.turn(&stops);
@@ -92,7 +94,10 @@ pub fn watch(
         }
         delay = live.turn(&stops);
     }
-    Ok(Watched::Ended(live.summary()))
+    match is_heard && live.is_heard() {
+        true => Ok(Watched::Ended(live.summary())),
+        false => Ok(Watched::Unheard),
+    }
 }
 
 fn is_readable(fd: BorrowedFd) -> bool {

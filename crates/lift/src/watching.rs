@@ -3,17 +3,17 @@
 //! programs that it starts, to join huge pages that writes after fork(2) have split.
 
 use crate::job::LiftJob;
+use crate::launch;
+use crate::launch::bypass::Verdict;
 use crate::lifted::Lifted;
 use crate::live::LiveLift;
 use crate::options::{AfterFork, Verbosity};
+use crate::watcher::joiner::Joiner;
+use crate::watcher::process::{Program, Watcher};
 use hugelift_core::apply::{Outcome, lifted};
 use hugelift_core::plan::Plan;
 use hugelift_core::policy::Backing;
 use hugelift_core::snapshot::{Part, Snapshot};
-use hugelift_os::launch;
-use hugelift_os::launch::helper::Verdict;
-use hugelift_os::watch::joiner::Joiner;
-use hugelift_os::watch::watcher::{Program, Watcher};
 
 /// Returns whether a process may stay beside the program that this process becomes, and lift it while it runs.
 /// Only the launcher may ask: the helper is another process.

@@ -7,6 +7,7 @@ mod completions;
 mod markdown;
 mod page;
 mod reference;
+mod values;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Command;

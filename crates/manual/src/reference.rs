@@ -78,12 +78,12 @@ fn exit_statuses(command: &Command) -> String {
     "| command | exit status |\n|---|---|\n".to_string() + &rows.iter().map(row).collect::<String>()
 }
 
-/// Calls `look` with the words behind `hugelift` that name each command.
-fn each<'a>(command: &'a Command, words: &mut Vec<&'a str>, look: &mut impl FnMut(&[&str])) {
-    look(words);
+/// Calls `visit` with the words behind `hugelift` that name each command.
+fn each<'a>(command: &'a Command, words: &mut Vec<&'a str>, visit: &mut impl FnMut(&[&str])) {
+    visit(words);
     for inner in shown(command) {
         words.push(inner.get_name());
-        each(inner, words, look);
+        each(inner, words, visit);
         words.pop();
     }
 }

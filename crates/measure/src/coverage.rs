@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How much of a process is on huge pages, by smaps.
 
-use crate::comparison::{Coverage, Memory};
 use crate::host;
+use crate::memory::{Coverage, Memory};
+use crate::processes::text_coverage;
 use hugelift_core::addr::{Addr, PageSize, Range};
+use hugelift_core::maps::Mapping;
 use hugelift_core::smaps::Usage;
 use std::ops::Add as _;
 
@@ -22,8 +24,12 @@ pub fn of_all_text(usages: &[Usage]) -> Coverage {
 
 /// Returns the huge bytes of all mappings.
 pub fn of_process(usages: &[Usage]) -> Memory {
+    let mappings: Vec<&Mapping> = usages.iter().map(|usage| &usage.mapping).collect();
+    let of_objects = text_coverage::is_text(&mappings);
+    let text: Vec<Usage> =
+        usages.iter().zip(of_objects).filter(|(_, is)| *is).map(|(usage, _)| usage.clone()).collect();
     let mut memory = Memory {
-        text: sum(usages, is_text),
+        text: sum(&text, |_| true),
         rodata: sum(usages, is_rodata),
         writable_huge: usages.iter().filter(|usage| usage.mapping.prot.write).map(Usage::huge).sum(),
         ..Memory::default()

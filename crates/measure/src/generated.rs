@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The generated programs: compiled once by `cc`, then kept in the target directory.
 
-use crate::comparison::Coverage;
 use crate::coverage;
 use crate::host;
+use crate::memory::Coverage;
 use crate::program::Program;
 use crate::sample::Sample;
 use anyhow::{Context as _, Result, ensure};

@@ -6,13 +6,13 @@
 //! report to a FIFO just before it detaches; from then on this process tries to attach.
 
 use crate::child::{Child, reap_orphans};
-use crate::comparison::{Coverage, Memory};
 use crate::interrupt;
+use crate::memory::{Coverage, Memory};
 use crate::program::Program;
 use crate::timed::Seen;
 use anyhow::{Context as _, Result};
 use hugelift_core::printable::{Escape, text_to_parse};
-use hugelift_os::io::open;
+use hugelift_linux::io::open;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::ptrace;

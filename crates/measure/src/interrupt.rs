@@ -2,7 +2,7 @@
 //! ctrl-C, SIGTERM and SIGHUP end the measurement and every process group that it has started:
 //! by SIGTERM at once, by SIGKILL after 5 s or at the second signal.
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
@@ -31,13 +31,25 @@ pub fn prepare() -> Result<()> {
     Ok(())
 }
 
+/// A signal has asked this process to end.
+#[derive(Debug, thiserror::Error)]
+#[error("interrupted")]
+pub struct Interrupted;
+
 /// Fails once a signal has asked this process to end.
 ///
 /// # Errors
-/// "interrupted".
+/// [`Interrupted`].
 pub fn check() -> Result<()> {
-    ensure!(!INTERRUPTED.load(Ordering::SeqCst), "interrupted");
-    Ok(())
+    if INTERRUPTED.load(Ordering::SeqCst) { Err(Interrupted.into()) } else { Ok(()) }
+}
+
+/// Lets this process start children again that are not ended at once: those that clean up after an interrupted
+/// measurement. The next signal ends them.
+pub fn accept() {
+    // SAFETY: alarm(2) takes a plain number.
+    unsafe { libc::alarm(0) };
+    INTERRUPTED.store(false, Ordering::SeqCst);
 }
 
 extern "C" fn on_request(_: libc::c_int) {

@@ -12,10 +12,12 @@
 //! | [`live`] | a process that runs: the periods in which it is lifted or bare, and what is read of it |
 //! | [`generated`], [`sample`] | the generated programs; runs of programs that wait while their memory is read |
 //! | [`coverage`] | how much of a process is huge, by smaps |
+//! | `run`, `memory` | one run and its figures; how much of a process was huge |
 //! | [`stats`], [`stopping`], [`comparison`] | intervals of pairs, when there are enough pairs, what may be claimed |
 //! | [`ministat`] | samples compared by Student's t, as ministat(1) does |
 //! | [`pmu`] | the events of each CPU model and what follows from their counts |
 //! | [`perf`] | counting events by perf_event_open(2) |
+//! | [`heat`] | the code in use, by samples of instruction addresses |
 //! | [`processes`] | all processes: their CPU time, their text and its huge bytes |
 //! | [`host`], [`uprobe`] | the machine in one line; a count of executions of one instruction |
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
@@ -24,10 +26,12 @@ pub mod child;
 pub mod comparison;
 pub mod coverage;
 pub mod generated;
+pub mod heat;
 pub mod host;
 pub mod inspection;
 pub mod interrupt;
 pub mod live;
+mod memory;
 pub mod ministat;
 pub mod perf;
 pub mod pmu;
@@ -35,6 +39,7 @@ pub mod processes;
 pub mod program;
 pub mod ready;
 pub mod rounds;
+mod run;
 pub mod sample;
 pub mod server;
 pub mod stats;

@@ -3,7 +3,7 @@
 //! of the machine during the measurement affects all sides alike.
 
 use crate::interrupt;
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Error, Result};
 
 /// One of the things compared.
 pub struct Side<'a, T> {
@@ -34,45 +34,52 @@ pub fn run<T>(
     for side in sides.iter_mut() {
         once(side)?;
     }
-    run_while(sides, |results, order| {
+    let rounds = run_drawn(sides, fastrand::Rng::new(), |results, order| {
         let count = results.first().map_or(0, Vec::len);
         let last: Vec<&T> = results.iter().filter_map(|side| side.last()).collect();
         seen(count - 1, &last, order.first().copied().unwrap_or(0));
         count < rounds
-    })
+    });
+    rounds.failed.map_or(Ok(rounds.results), Err)
 }
 
-/// Runs all sides in rounds, without a warm-up, for as long as `after` returns true. `after` gets
-/// all results so far, by side, and the order of the last round. The result is by side, then by
-/// round.
-///
-/// # Errors
-/// The first run that failed, with the name of its side.
-pub fn run_while<T>(
-    sides: &mut [Side<T>],
-    after: impl FnMut(&[Vec<T>], &[usize]) -> bool,
-) -> Result<Vec<Vec<T>>> {
-    run_drawn(sides, fastrand::Rng::new(), after)
+/// The rounds that were completed.
+pub struct Rounds<T> {
+    /// The results by side, then by round: each side has as many.
+    pub results: Vec<Vec<T>>,
+    /// The order of the sides in each round.
+    pub orders: Vec<Vec<usize>>,
+    /// Why a run of a further round failed, with the name of its side.
+    pub failed: Option<Error>,
 }
 
-/// Runs as [`run_while`] does, in orders that `random` draws: the same seed gives the same orders.
-///
-/// # Errors
-/// The first run that failed, with the name of its side.
+/// Runs all sides in rounds, without a warm-up, for as long as `after` returns true and no run fails. `after`
+/// gets all results so far, by side, and the order of the last round. `random` draws the orders: the same seed
+/// gives the same orders. A round of which a run fails is not in the result.
 pub fn run_drawn<T>(
     sides: &mut [Side<T>],
     mut random: fastrand::Rng,
     mut after: impl FnMut(&[Vec<T>], &[usize]) -> bool,
-) -> Result<Vec<Vec<T>>> {
-    let mut results: Vec<Vec<T>> = sides.iter().map(|_| Vec::new()).collect();
+) -> Rounds<T> {
+    let results = sides.iter().map(|_| Vec::new()).collect();
+    let mut rounds = Rounds { results, orders: Vec::new(), failed: None };
     loop {
         let mut order: Vec<usize> = (0..sides.len()).collect();
         random.shuffle(&mut order);
-        for &side in &order {
-            results[side].push(once(&mut sides[side])?);
+        for (done, &side) in order.iter().enumerate() {
+            match once(&mut sides[side]) {
+                Ok(result) => rounds.results[side].push(result),
+                Err(error) => {
+                    order[..done].iter().for_each(|&side| _ = rounds.results[side].pop());
+                    rounds.failed = Some(error);
+                    return rounds;
+                }
+            }
         }
-        if !after(&results, &order) {
-            return Ok(results);
+        let goes_on = after(&rounds.results, &order);
+        rounds.orders.push(order);
+        if !goes_on {
+            return rounds;
         }
     }
 }
@@ -114,15 +121,9 @@ mod tests {
     #[test]
     fn a_seed_gives_the_same_orders_again() {
         let orders = |seed: u64| {
-            let mut orders: Vec<Vec<usize>> = Vec::new();
             let mut sides = [Side::new("a", || Ok(())), Side::new("b", || Ok(()))];
             let random = fastrand::Rng::with_seed(seed);
-            run_drawn(&mut sides, random, |_, order| {
-                orders.push(order.to_vec());
-                orders.len() < 64
-            })
-            .unwrap();
-            orders
+            run_drawn(&mut sides, random, |results, _| results[0].len() < 64).orders
         };
         assert_eq!(orders(5), orders(5));
         assert_ne!(orders(5), orders(6));
@@ -135,5 +136,26 @@ mod tests {
         let mut sides = [Side::new("good", || Ok(())), Side::new("bad", || anyhow::bail!("status 3"))];
         let error = run(&mut sides, 1, |_, _, _| {}).unwrap_err();
         assert_eq!(format!("{error:#}"), "bad: status 3");
+    }
+
+    #[test]
+    fn what_was_measured_before_a_run_failed_is_kept_in_whole_rounds() {
+        for failing in 1..6 {
+            let count = RefCell::new(0);
+            let side = |name: &'static str| {
+                let count = &count;
+                Side::new(name, move || {
+                    *count.borrow_mut() += 1;
+                    anyhow::ensure!(*count.borrow() != failing, "the last");
+                    Ok(())
+                })
+            };
+            let rounds =
+                run_drawn(&mut [side("a"), side("b")], fastrand::Rng::with_seed(failing), |_, _| true);
+            let whole = (usize::try_from(failing).unwrap() - 1) / 2;
+            assert_eq!(rounds.results, [vec![(); whole], vec![(); whole]]);
+            assert_eq!(rounds.orders.len(), whole);
+            assert!(rounds.failed.unwrap().to_string().len() == 1, "the name of a side");
+        }
     }
 }

@@ -8,7 +8,7 @@ use crate::program::Program;
 use crate::tree::ticks;
 use anyhow::{Context as _, Result, bail, ensure};
 use hugelift_core::smaps::Usage;
-use hugelift_os::proc::procfs::Process;
+use hugelift_linux::proc::procfs::Process;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::Stdio;
 use std::time::Duration;
@@ -48,7 +48,11 @@ impl Program {
         })
     }
 
-    fn measure(&self, stdin: Stdio, look: impl FnOnce(u32, &str) -> Result<Vec<Usage>>) -> Result<Sample> {
+    fn measure(
+        &self,
+        stdin: Stdio,
+        read_memory: impl FnOnce(u32, &str) -> Result<Vec<Usage>>,
+    ) -> Result<Sample> {
         let others = children();
         let mut command = self.command()?;
         command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::inherit());
@@ -58,7 +62,7 @@ impl Program {
         let mut stdout = BufReader::new(streams.stdout.take().context("no pipe")?);
         let mut output = String::new();
         stdout.read_line(&mut output).context("standard output")?;
-        let memory = look(child.pid(), &output);
+        let memory = read_memory(child.pid(), &output);
         drop(stdin);
         stdout.read_to_string(&mut output).context("standard output")?;
         let (status, cost) = child.finish()?;

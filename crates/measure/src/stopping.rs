@@ -41,6 +41,12 @@ pub enum Reached {
     Time,
     /// The process has ended.
     Ended,
+    /// The process had no more work.
+    NoWork,
+    /// A signal, such as ctrl-C.
+    Interrupted,
+    /// A further run failed.
+    Failed,
     /// There was nothing to lift, so nothing was measured.
     NothingToLift,
 }

@@ -6,13 +6,13 @@
 //! intervals, never for more than a hundredth of the time. A program that ends sooner is shown by
 //! a [`crate::inspection`].
 
-use crate::child::{Child, Cost, reap_orphans};
-use crate::comparison::Memory;
+use crate::child::{Child, Cost, children, reap_orphans};
 use crate::coverage;
 use crate::interrupt;
+use crate::memory::Memory;
 use crate::program::Program;
 use anyhow::{Context as _, Result};
-use hugelift_os::proc::procfs::Process;
+use hugelift_linux::proc::procfs::Process;
 use std::process::ExitStatus;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -23,9 +23,11 @@ const FIRST: Duration = Duration::from_millis(100);
 /// Reading may take at most one part in this of the time.
 const SHARE: u32 = 100;
 
-/// How long hugelift's helper may run on after its program has ended. It is long because the helper
-/// may get no CPU; only a program that leaves a daemon behind costs all of it.
+/// How long something may run on after its program has ended. What still runs then is a daemon.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long hugelift's helper may run on. It ends by itself, but on a busy machine it may get no CPU for a second.
+const HELPER_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What was seen of a process: the largest value of each field.
 #[derive(Clone, Copy, Default, PartialEq, Debug)]
@@ -37,8 +39,8 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Reads a process now. Returns nothing for a process that has ended, that may not be read, or that
-    /// another process traces, since it is being lifted at this moment.
+    /// Reads a process now. Returns nothing if the process has ended or may not be read. Also returns nothing if another
+    /// process traces it: it is being lifted at this moment.
     pub fn now(pid: u32) -> Seen {
         let process = Process::new(pid);
         let Ok(status) = process.status() else { return Seen::default() };
@@ -48,7 +50,7 @@ impl Seen {
             return Seen::default();
         }
         Seen {
-            memory: process.smaps().ok().map(|usages| coverage::of_process(&usages)),
+            memory: process.with_memory().smaps().ok().map(|usages| coverage::of_process(&usages)),
             peak_bytes: status.peak_bytes,
         }
     }
@@ -95,7 +97,11 @@ pub fn run(program: &Program) -> Result<Timed> {
     let seen = watcher.join().unwrap_or_default();
     ended?;
     let (status, cost) = child.finish()?;
-    let (left_behind, left_running) = reap_orphans(PATIENCE)?;
+    let (mut left_behind, mut left_running) = reap_orphans(PATIENCE)?;
+    if left_running && children().into_iter().all(|pid| is_launcher(pid.cast_unsigned())) {
+        let (more, still) = reap_orphans(HELPER_PATIENCE)?;
+        (left_behind, left_running) = (left_behind + more, still);
+    }
     interrupt::check()?;
     Ok(Timed { status, cost: Cost { wall, left_behind, ..cost }, seen, left_running })
 }
@@ -113,7 +119,7 @@ fn watch(pid: u32, stopped: &Receiver<()>) -> Seen {
     seen
 }
 
-/// Returns whether the process still is hugelift, which has not yet become the program.
+/// Returns whether the process is hugelift: its helper, or the launcher that has not yet become the program.
 fn is_launcher(pid: u32) -> bool {
     let own = Process::OWN.executable().ok();
     own.is_some() && own == Process::new(pid).executable().ok()
@@ -138,5 +144,31 @@ mod tests {
         if let Some(peak) = timed.seen.peak_bytes {
             assert!(peak < 32 << 20, "{peak}");
         }
+    }
+
+    /// Says to a process of [`stays_for_a_while`] that it is one.
+    const STAYS: &str = "HUGELIFT_TEST_STAYS";
+
+    #[test]
+    fn stays_for_a_while() {
+        if std::env::var_os(STAYS).is_some() {
+            std::thread::sleep(PATIENCE + Duration::from_millis(500));
+        }
+    }
+
+    #[test]
+    fn a_helper_that_gets_no_cpu_is_no_daemon() {
+        let _alone = crate::child::alone();
+        crate::child::adopt_orphans().unwrap();
+        let own = std::env::current_exe().unwrap();
+        let run = |command: &str| {
+            let script = format!("{STAYS}=1; export {STAYS}; {command} > /dev/null & exit 0");
+            run(&Program::new(["sh", "-c", &script, own.to_str().unwrap()])).unwrap()
+        };
+        let helper = run("\"$0\" --exact timed::tests::stays_for_a_while");
+        assert!(!helper.left_running && helper.cost.wall < 1.0, "{:?}", helper.cost);
+        assert!(run("sleep 1.5").left_running);
+        // It must not be in the way of other tests.
+        reap_orphans(HELPER_PATIENCE).unwrap();
     }
 }

@@ -3,11 +3,11 @@
 
 use anyhow::{Context as _, Result};
 use hugelift_core::proc_stat::Stat;
-use hugelift_os::proc::clock::ticks_per_second;
-use hugelift_os::proc::procfs::Process;
+use hugelift_linux::proc::clock::ticks_per_second;
+use hugelift_linux::proc::procfs::Process;
 use std::collections::HashMap;
 
-/// Everything that descends from `root`, without it: parents before their children.
+/// Returns all descendants of `root`, without `root`: parents before their children.
 ///
 /// # Errors
 /// /proc cannot be read.
@@ -28,13 +28,52 @@ pub fn descendants(root: u32) -> Result<Vec<Stat>> {
     Ok(found)
 }
 
-/// User and system time of a process and of the children that it has waited for, in clock ticks.
+/// Returns user and system time of a process and of the children that it has waited for, in clock ticks.
 pub fn ticks(stat: &Stat) -> u64 {
     stat.cpu.saturating_add(stat.cpu_of_children)
 }
 
-/// CPU seconds, to a hundredth or so, of everything that descends from this process and
-/// still runs, and of what that has waited for.
+/// The CPU time of a process and of all its descendants, in clock ticks.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ProcessTree {
+    /// That of the process itself.
+    pub own: u64,
+    /// That of its children that have ended.
+    ended: u64,
+    /// Its descendants that live: their own, and that of their ended children.
+    living: HashMap<(u32, u64), (u64, u64)>,
+}
+
+impl ProcessTree {
+    /// Reads the CPU times now.
+    ///
+    /// # Errors
+    /// There is no such process, or /proc cannot be read.
+    pub fn now(root: u32) -> Result<ProcessTree> {
+        let stat = Process::new(root).stat()?;
+        let living = descendants(root)?.iter().map(|s| (s.identity(), (s.cpu, s.cpu_of_children))).collect();
+        Ok(ProcessTree { own: stat.cpu, ended: stat.cpu_of_children, living })
+    }
+
+    /// Returns that of all descendants.
+    pub fn of_children(&self) -> u64 {
+        self.living
+            .values()
+            .map(|(own, ended)| own.saturating_add(*ended))
+            .fold(self.ended, u64::saturating_add)
+    }
+
+    /// Returns the id of the descendant that has used most since `before`; `None` if none that lives has used any.
+    pub fn busiest_since(&self, before: &ProcessTree) -> Option<u32> {
+        let used = |(id, (own, _)): (&(u32, u64), &(u64, u64))| {
+            (own.saturating_sub(before.living.get(id).map_or(0, |(own, _)| *own)), id.0)
+        };
+        self.living.iter().map(used).max().filter(|(used, _)| *used > 0).map(|(_, pid)| pid)
+    }
+}
+
+/// Returns CPU seconds, to a hundredth or so, of all descendants of this process that still run, and of what those
+/// have waited for.
 ///
 /// # Errors
 /// /proc cannot be read.

@@ -3,13 +3,12 @@
 //!
 //! | module | shows |
 //! |---|---|
-//! | [`lift`] | how much of a program is huge: `hugelift inspect`, `run --report` |
 //! | [`comparison`] | bare against lifted: `hugelift compare` |
 //! | [`pmu`] | counts of events: `hugelift stat` |
 //! | [`lab`] | the experiments of `hugelift lab`, as text and as comma-separated values |
 //! | [`doctor`] | a diagnosis |
 //! | [`pool`] | the hugetlb pools, and what programs need of them |
-//! | [`html`] | `lift`, `comparison` and `lab` as self-contained HTML pages |
+//! | [`html`] | maps of programs, `comparison` and `lab` as self-contained HTML pages |
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 #![forbid(unsafe_code)]
 
@@ -17,8 +16,6 @@ pub mod comparison;
 pub mod doctor;
 pub mod html;
 pub mod lab;
-pub mod lift;
 mod paint;
 pub mod pmu;
 pub mod pool;
-pub mod table;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A [`StatReport`] as text.
 
-use crate::table::{Column, LEFT, RIGHT, Table};
 use hugelift_core::printable::{printable, thousands};
+use hugelift_core::table::{Column, LEFT, RIGHT, Table};
 use hugelift_measure::pmu::metric::{Metric, Unit};
 use hugelift_measure::pmu::report::{Counter, Origin, Scope, StatReport};
 use std::collections::BTreeSet;

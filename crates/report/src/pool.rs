@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The hugetlb pools as text: a table, and a bar for each pool that has pages.
 
-use crate::table::{LEFT, RIGHT, Table};
 use hugelift_core::addr::human_bytes;
 use hugelift_core::pool::{Need, SizePool, commands, sum};
+use hugelift_core::table::{LEFT, RIGHT, Table};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 

@@ -2,8 +2,9 @@
 //! Measures the memory that lifted code takes in each of many processes: the sum of their proportional shares,
 //! divided by their number.
 
+use super::row::Row;
 use super::running::Running;
-use super::{PROCESSES, Row, Victim};
+use super::victim::Victim;
 use crate::warm::TempStore;
 use anyhow::{Context as _, Result, bail};
 use hugelift_core::addr::Addr;
@@ -43,3 +44,6 @@ fn memory(usages: &[Usage], start: Addr, end: Addr) -> u64 {
     let inside = usages.iter().filter(|u| u.mapping.range.start < end && start < u.mapping.range.end);
     inside.map(|u| u.pss + u.hugetlb()).sum()
 }
+
+/// Processes that run at the same time.
+pub(super) const PROCESSES: usize = 10;

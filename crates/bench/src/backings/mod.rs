@@ -4,89 +4,21 @@
 
 mod memory;
 mod names;
+mod row;
 mod running;
 mod startup;
+mod victim;
 
+use crate::options::Options;
+use crate::pool;
 use crate::warm::TempStore;
-use crate::{Options, pool, under_hugelift};
-use anyhow::{Context as _, Result};
-use hugelift_measure::generated::{self, Linking};
-use hugelift_measure::host;
-use hugelift_measure::program::Program;
-use std::path::{Path, PathBuf};
-use tempfile::TempDir;
+use anyhow::Result;
+use memory::PROCESSES;
+use row::{ROWS, Row};
+use victim::{MEGABYTES, Victim};
 
-/// Megabytes of code of the program whose memory and names are examined. Ten copies must fit into memory.
-const MEGABYTES: u64 = 16;
-/// Processes that run at the same time.
-const PROCESSES: usize = 10;
 /// More than the text and read-only data of clang with all its shared objects.
 const CLANG_BYTES: u64 = 320 << 20;
-
-/// A row of the table.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Row {
-    Bare,
-    Pagecache,
-    /// The first start, which makes the copy in the store.
-    SharedFirst,
-    /// A later start, which uses the copy in the store.
-    Shared,
-    Thp,
-    Hugetlb,
-}
-
-const ROWS: [Row; 6] = [Row::Bare, Row::Pagecache, Row::SharedFirst, Row::Shared, Row::Thp, Row::Hugetlb];
-
-impl Row {
-    fn title(self) -> &'static str {
-        match self {
-            Row::Bare => "bare, without hugelift",
-            Row::Pagecache => "`pagecache`, primed",
-            Row::SharedFirst => "`shared`, first start",
-            Row::Shared => "`shared`, later starts",
-            Row::Thp => "`thp`",
-            Row::Hugetlb => "`hugetlb`",
-        }
-    }
-
-    fn needs(self) -> &'static str {
-        match self {
-            Row::Bare => "",
-            Row::Pagecache => "a file system with large folios ([which](filesystems.md)); `hugelift prime`",
-            Row::SharedFirst => "a tmpfs that allows code; Linux 6.1, or root's own mount",
-            Row::Shared => "a first start, as long as the store keeps the copy",
-            Row::Thp => "`transparent_hugepage/enabled` not `never`",
-            Row::Hugetlb => "a pool (`hugelift pool`), Linux 5.16 for the cheapest way",
-        }
-    }
-
-    fn backing(self) -> Option<&'static str> {
-        Some(match self {
-            Row::Bare => return None,
-            Row::Pagecache => "pagecache",
-            Row::SharedFirst | Row::Shared => "shared",
-            Row::Thp => "thp",
-            Row::Hugetlb => "hugetlb",
-        })
-    }
-
-    /// Returns `program` in this row, with further `options` of `hugelift run`.
-    ///
-    /// # Errors
-    /// The hugelift to measure does not exist.
-    pub fn of(self, program: &Program, store: &TempStore, options: &[&str]) -> Result<Program> {
-        match self {
-            Row::Bare => Ok(program.clone()),
-            // `options` are for names of functions, for which the store needs no option.
-            Row::SharedFirst | Row::Shared => store.lifted(program, &[]),
-            _ => {
-                let backing = self.backing().unwrap_or_default();
-                under_hugelift(program, &[&["--quiet", "--backing", backing], options].concat())
-            }
-        }
-    }
-}
 
 /// Prints the table.
 ///
@@ -122,36 +54,4 @@ pub fn run(options: &Options) -> Result<()> {
     }
     println!("\nadded to a start: wall time in ms, with 95 % interval (env(1) adds {})", start.env);
     Ok(())
-}
-
-/// A copy of the generated program that only this benchmark uses.
-pub struct Victim {
-    _dir: TempDir,
-    path: PathBuf,
-}
-
-impl Victim {
-    fn new() -> Result<Victim> {
-        let made = generated::jumps(MEGABYTES, Linking::Dynamic)?;
-        let dir = TempDir::new_in(made.parent().context("a folder")?)?;
-        let path = dir.path().join("jumps");
-        std::fs::copy(&made, &path).with_context(|| format!("cannot copy {}", made.display()))?;
-        std::fs::File::open(&path)?.sync_all()?;
-        Ok(Victim { path, _dir: dir })
-    }
-
-    /// Returns the program with `calls` calls.
-    pub fn calling(&self, calls: u64) -> Program {
-        Program::new([&self.path]).arg(&calls.to_string()).arg("1")
-    }
-
-    /// Returns the least number of bytes that its code has in whole huge pages at any address.
-    pub fn whole_bytes() -> u64 {
-        (MEGABYTES << 20) - host::huge_page_bytes()
-    }
-
-    /// Returns the path of its file.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
 }

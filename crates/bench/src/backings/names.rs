@@ -2,8 +2,9 @@
 //! Tries which tools show the function names of lifted code, on a program that runs in one large function,
 //! `code`.
 
+use super::row::Row;
 use super::running::Running;
-use super::{Row, Victim};
+use super::victim::Victim;
 use crate::warm::TempStore;
 use anyhow::{Context as _, Result, bail, ensure};
 use hugelift_core::addr::{Addr, Range};

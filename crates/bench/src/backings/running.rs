@@ -3,8 +3,8 @@
 
 use anyhow::{Context as _, Result, bail, ensure};
 use hugelift_core::smaps::Usage;
+use hugelift_linux::proc::procfs::Process;
 use hugelift_measure::program::Program;
-use hugelift_os::proc::procfs::Process;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Stdio};

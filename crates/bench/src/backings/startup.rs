@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Measures what each backing adds to the start of a program with nothing to lift, and of a large one.
 
-use super::{ROWS, Row};
+use super::row::{ROWS, Row};
+use crate::options::Options;
+use crate::primed;
+use crate::programs::find_clang;
 use crate::warm::TempStore;
-use crate::{Options, copy, primed};
 use anyhow::{Context as _, Result};
 use hugelift_measure::program::Program;
 use hugelift_measure::rounds::{self, Side, pairs};
@@ -43,7 +45,7 @@ pub fn columns(options: &Options, tried: &dyn Fn(Row) -> Result<(), String>) -> 
     let mut cells = column([&small, &small], Some(&env), rounds, tried)?;
     let env = cells.remove(ENV).unwrap_or_default();
 
-    let Some(clang) = copy::find_clang() else {
+    let Some(clang) = find_clang() else {
         let why = "not tried: no clang++ in PATH (ci/setup.sh test)".to_string();
         let large_cells = ROWS.iter().map(|row| (row.title().to_string(), why.clone())).collect();
         return Ok(Columns { large: "clang++".into(), env, small: cells, large_cells });

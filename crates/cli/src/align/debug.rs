@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `hugelift align --separate --debug`: the debug information in a file of its own.
 
-use super::AlignArgs;
+use super::args::AlignArgs;
+use super::place::check_output;
 use crate::failure::Failure;
 use hugelift_core::printable::Escape;
-use hugelift_os::io::entry::Entry;
-use hugelift_os::pagecache::relay::{Original, RelayError, SeparatedDebug, publish, set_mode};
+use hugelift_linux::io::entry::Entry;
+use hugelift_relink::relay::{Original, RelayError, SeparatedDebug, publish, set_mode};
 use serde::Serialize;
 use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt as _;
@@ -84,7 +85,7 @@ impl DebugInfo {
         if Entry::find(&self.output).is_ok_and(|place| place.is(&self.original.meta)) {
             return Err(format!("{name} is the file of --debug itself, which the program still needs").into());
         }
-        let place = super::check_output(&self.original, &self.output)?;
+        let place = check_output(&self.original, &self.output)?;
         if place.is(&program.meta) || place.path() == copy.path() {
             return Err(format!("{name} is the program, and is not replaced by its debug information").into());
         }

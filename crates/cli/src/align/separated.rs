@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What `hugelift align --separate` says.
 
-use super::AlignArgs;
+use super::args::AlignArgs;
 use super::debug::Written;
 use hugelift_core::addr::human_bytes;
 use hugelift_core::printable::Escape;
-use hugelift_core::separate::{Gain, Separated, Way};
-use hugelift_os::pagecache::relay::Original;
+use hugelift_relink::relay::Original;
+use hugelift_relink::separate::{Gain, Separated, Way};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::os::unix::fs::MetadataExt as _;
@@ -74,7 +74,7 @@ impl Summary {
             huge_bytes_after: g.huge_after,
             padding_in_huge_bytes: g.cost(),
         };
-        let part = |p: &hugelift_core::separate::Part| Part { start: p.start, end: p.end, by: p.by };
+        let part = |p: &hugelift_relink::separate::Part| Part { start: p.start, end: p.end, by: p.by };
         let (way, why_all) = match &separated.way {
             Way::Code => ("code", None),
             Way::All { why } => ("all", Some(why.to_string())),

@@ -3,10 +3,12 @@
 
 use crate::failure::Failure;
 use crate::options::heading;
+use crate::process_id;
 use clap::Args;
-use globset::{Glob, GlobMatcher};
+use globset::GlobSet;
+use hugelift_core::policy::matcher;
 use hugelift_core::printable::Escape;
-use hugelift_os::proc::procfs::Process;
+use hugelift_linux::proc::procfs::Process;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fmt;
@@ -25,14 +27,15 @@ const MAX_GROUPS: usize = 100_000;
 #[group(required = true, multiple = true)]
 pub struct SelectArgs {
     /// Processes by their ids
-    #[arg(value_name = "PID", value_parser = clap::value_parser!(u32).range(1..1 << 31))]
+    #[arg(value_name = "PID", value_parser = process_id::parse_or_name)]
     pids: Vec<u32>,
 
     /// Processes whose name, or whose program's file name, matches (repeatable)
     #[arg(long, value_name = "GLOB", help_heading = heading::SELECT)]
     name: Vec<String>,
 
-    /// Processes of a control group and of those below it, by its path as in /proc/PID/cgroup (repeatable)
+    /// Processes of a control group and of those below it, by its path as in
+    /// /proc/PID/cgroup, or below /sys/fs/cgroup (repeatable)
     #[arg(long, value_name = "PATH", help_heading = heading::SELECT)]
     cgroup: Vec<PathBuf>,
 
@@ -54,7 +57,7 @@ pub struct Selection {
 #[derive(Debug)]
 pub enum Choice {
     /// `--name`: the pattern as it was written, and what it matches.
-    Name(String, GlobMatcher),
+    Name(String, GlobSet),
     /// `--cgroup`
     Group(PathBuf),
     /// `--unit`
@@ -69,8 +72,8 @@ impl SelectArgs {
     pub fn selection(&self) -> Result<Selection, Failure> {
         let mut choices = Vec::new();
         for pattern in &self.name {
-            let glob = Glob::new(pattern).map_err(|e| format!("--name: {e}"))?;
-            choices.push(Choice::Name(pattern.clone(), glob.compile_matcher()));
+            let glob = matcher(std::slice::from_ref(pattern)).map_err(|e| format!("--name: {e}"))?;
+            choices.push(Choice::Name(pattern.clone(), glob));
         }
         choices.extend(self.cgroup.iter().cloned().map(Choice::Group));
         choices.extend(self.unit.iter().cloned().map(Choice::Unit));
@@ -103,9 +106,7 @@ impl Choice {
             Choice::Name(_, glob) => {
                 return candidates.iter().copied().filter(|pid| is_named(*pid, glob)).collect();
             }
-            Choice::Group(path) => {
-                of_group(path.strip_prefix(CGROUPS).or_else(|_| path.strip_prefix("/")).unwrap_or(path))
-            }
+            Choice::Group(path) => of_group(path),
             Choice::Unit(name) => of_unit(name),
         };
         found.intersection(candidates).copied().collect()
@@ -134,22 +135,31 @@ impl fmt::Display for Choice {
 }
 
 /// Returns whether the name of a process, or the file name of its program, matches.
-fn is_named(pid: u32, glob: &GlobMatcher) -> bool {
+fn is_named(pid: u32, glob: &GlobSet) -> bool {
     let process = Process::new(pid);
     let program = fs::read_link(process.path("exe")).unwrap_or_default();
     program.file_name().is_some_and(|name| glob.is_match(name))
         || process.stat().is_ok_and(|stat| glob.is_match(stat.comm.as_os_str()))
 }
 
-/// Returns the processes of a control group and of those below it, in each hierarchy that has it.
-fn of_group(inside: &Path) -> BTreeSet<u32> {
+/// Returns the processes of a control group and of those below it: in each hierarchy that has it or, if the path begins
+/// where they are mounted, in that one.
+fn of_group(path: &Path) -> BTreeSet<u32> {
+    places(path).into_iter().flat_map(|place| below(&place)).flat_map(|group| members(&group)).collect()
+}
+
+/// Returns the directories that a path of a control group may mean.
+fn places(path: &Path) -> Vec<PathBuf> {
+    if path.starts_with(CGROUPS) {
+        return vec![path.to_path_buf()];
+    }
     // Version 2 is mounted at the place itself, version 1 in a directory for each controller.
     let roots: Vec<PathBuf> = match Path::new(CGROUPS).join("cgroup.controllers").exists() {
         true => vec![CGROUPS.into()],
         false => fs::read_dir(CGROUPS).into_iter().flatten().filter_map(|e| Some(e.ok()?.path())).collect(),
     };
-    let places = roots.into_iter().map(|root| root.join(inside));
-    places.flat_map(|place| below(&place)).flat_map(|group| members(&group)).collect()
+    let inside = path.strip_prefix("/").unwrap_or(path);
+    roots.into_iter().map(|root| root.join(inside)).collect()
 }
 
 /// Returns the processes of a unit of the system's systemd: a control group has its name.

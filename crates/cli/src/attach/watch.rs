@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `hugelift attach --watch`: stays, and lifts processes when that is worth its cost.
 
+use super::row::{Row, times};
 use super::select::Selection;
-use super::{Row, times};
 use crate::failure::{Exit, Failure};
 use crate::output;
 use crate::service::{notify, signals};
@@ -10,7 +10,7 @@ use hugelift_core::printable::Untrusted;
 use hugelift_core::report::VERSION;
 use hugelift_lift::attach::{AttachOptions, Change, Name};
 use hugelift_lift::watch::{Event, Find, WatchOptions, Watched, watch};
-use hugelift_os::io::console::{self, say};
+use hugelift_linux::io::console::{self, say};
 use nix::sys::signal::Signal;
 use sd_notify::NotifyState;
 use serde::Serialize;
@@ -77,6 +77,9 @@ pub(super) fn run(selection: Selection, how: WatchHow) -> Result<Exit, Failure> 
     }
     match watched {
         Watched::Nobody => Ok(Exit(crate::FAILED)),
+        Watched::Unheard => {
+            Err("standard output cannot be written, so the watch has ended; what is lifted stays so".into())
+        }
         Watched::Ended(summary) => {
             let processes = if summary.lifted == 1 { "process" } else { "processes" };
             say(&format!("{} {processes} lifted; {summary}", summary.lifted));

@@ -2,20 +2,23 @@
 //! The measurement: first an inspection of each side, which also warms up, then timed rounds until
 //! there are enough.
 
+use super::cut::{Cut, Measured};
 use super::known::{Known, shell_status};
 use super::nothing;
 use super::options::{CompareArgs, Variant, output};
 use super::progress::Progress;
 use super::under_load::UnderLoad;
+use crate::FAILED;
+use crate::failure::Exit;
 use anyhow::{Context as _, Result, bail, ensure};
 use hugelift_core::printable::Escape;
+use hugelift_linux::io::console::say;
 use hugelift_measure::comparison::{self, Comparison, Figure, Run, Setting, Side};
 use hugelift_measure::program::Program;
 use hugelift_measure::stopping::{Reached, Rule};
 use hugelift_measure::timed::Seen;
 use hugelift_measure::{child, host, inspection, interrupt, rounds, timed};
-use hugelift_os::io::console::say;
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Instant;
@@ -45,6 +48,8 @@ struct Rounds {
     orders: Vec<Vec<usize>>,
     /// Why there were enough rounds.
     reached: Reached,
+    /// What has ended them too soon.
+    cut: Option<Cut>,
 }
 
 impl Experiment {
@@ -98,25 +103,30 @@ impl Experiment {
     /// at `path` show that there is nothing to lift.
     ///
     /// # Errors
-    /// A run failed, or ctrl-C ended the measurement.
-    pub fn run(&self, path: &Path) -> Result<Comparison> {
+    /// A run failed, or ctrl-C ended the measurement, before the first round was complete.
+    pub fn run(&self, path: &Path) -> Result<Measured> {
         // With --bare-4k the sides differ even where there is nothing to lift.
         let policies = if self.force || self.bare_4k { None } else { nothing::policies(&self.variants) };
         if let Some(why) = policies.as_ref().and_then(|policies| nothing::why(path, policies)) {
-            return Ok(self.nothing_to_lift(&why));
+            return Ok(Measured::whole(self.nothing_to_lift(&why)));
         }
         interrupt::prepare()?;
         child::adopt_orphans()?;
         let measured = self.measure(policies.is_some());
+        interrupt::accept();
         let cleaned = self.cleanup.as_deref().map_or(Ok(()), |line| hook("--cleanup", line, ""));
-        let comparison = measured?;
-        cleaned?;
-        Ok(comparison)
+        let mut measured = measured?;
+        if let Err(error) = cleaned {
+            let line = format!("{error:#}");
+            measured.said = Some(measured.said.map_or(line.clone(), |said| format!("{said}; {line}")));
+            measured.exit = Exit(FAILED);
+        }
+        Ok(measured)
     }
 
     /// Inspects each side, then times rounds. With `files_alone` nothing is timed if the inspections
     /// show no whole huge page.
-    fn measure(&self, files_alone: bool) -> Result<Comparison> {
+    fn measure(&self, files_alone: bool) -> Result<Measured> {
         let names: Vec<&str> =
             std::iter::once("bare").chain(self.variants.iter().map(|v| v.name.as_str())).collect();
         let progress = Progress::new(self.rule);
@@ -129,18 +139,17 @@ impl Experiment {
         // The files could not tell, but the loaded program can.
         if files_alone && known.iter().skip(1).all(|known| known.liftable == Some(0)) {
             progress.end();
-            return Ok(
-                self.nothing_to_lift("as it was loaded, no text and no read-only data fills a huge page")
-            );
+            let why = "as it was loaded, no text and no read-only data fills a huge page";
+            return Ok(Measured::whole(self.nothing_to_lift(why)));
         }
 
-        let Rounds { results, orders, reached } = self.rounds(&names, &progress)?;
+        let Rounds { results, orders, reached, cut } = self.rounds(&names, &progress)?;
 
         // Programs that were too short to be inspected while they were timed are inspected once more.
         let unseen = |runs: &[Run]| runs.iter().all(|run| run.memory.is_none());
         for (side, _) in results.iter().enumerate().filter(|(_, runs)| unseen(runs)) {
             progress.warming_up(names[side]);
-            if self.under_load.is_none() {
+            if self.under_load.is_none() && cut.is_none() {
                 let more = self.inspect(side).with_context(|| names[side].to_string())?;
                 known[side].add(more);
             }
@@ -153,30 +162,33 @@ impl Experiment {
             });
             self.side(side, names[side], known, runs.collect())
         });
-        Ok(Comparison::new(self.setting(), reached, sides.collect()))
+        let said = cut.as_ref().map(|cut| cut.line(orders.len()));
+        let exit = cut.map_or(Exit::SUCCESS, |cut| cut.exit);
+        let comparison = Comparison::new(self.setting(), reached, sides.collect());
+        Ok(Measured { comparison, said, exit })
     }
 
-    /// Times rounds until the rule says that there are enough.
+    /// Times rounds until the rule says that there are enough, or a run fails.
     fn rounds(&self, names: &[&str], progress: &Progress) -> Result<Rounds> {
         let began = Instant::now();
         let reached = Cell::new(Reached::Pairs);
-        let orders: RefCell<Vec<Vec<usize>>> = RefCell::new(Vec::new());
         let mut sides: Vec<rounds::Side<Run>> = names
             .iter()
             .enumerate()
             .map(|(side, name)| rounds::Side::new(name, move || self.run_once(side)))
             .collect();
-        let results = rounds::run_while(&mut sides, |results, order| {
-            orders.borrow_mut().push(order.to_vec());
-            let count = orders.borrow().len();
-            let estimates = || self.estimates(results);
-            progress.after(count, began.elapsed(), &names[1..], estimates);
-            let done = self.rule.reached(count, began.elapsed(), || width(&estimates()));
-            reached.set(done.unwrap_or(reached.get()));
-            done.is_none()
-        })?;
-        drop(sides);
-        Ok(Rounds { results, orders: orders.into_inner(), reached: reached.get() })
+        let rounds::Rounds { results, orders, failed } =
+            rounds::run_drawn(&mut sides, fastrand::Rng::new(), |results, _| {
+                let count = results.first().map_or(0, Vec::len);
+                let estimates = || self.estimates(results);
+                progress.after(count, began.elapsed(), &names[1..], estimates);
+                let done = self.rule.reached(count, began.elapsed(), || width(&estimates()));
+                reached.set(done.unwrap_or(reached.get()));
+                done.is_none()
+            });
+        let cut = failed.map(|error| Cut::after(orders.len(), error)).transpose()?;
+        let reached = cut.as_ref().map_or(reached.get(), |cut| cut.reached);
+        Ok(Rounds { results, orders, reached, cut })
     }
 
     /// Returns the comparison that says why nothing was measured.

@@ -8,7 +8,7 @@ use hugelift_core::policy::{PageChoice, Policy};
 use hugelift_core::report::Report;
 use hugelift_core::snapshot::Part;
 use hugelift_lift::options::StartOptions;
-use hugelift_os::elf::file_snapshot::of_file;
+use hugelift_linux::elf::file_snapshot::{by_itself, of_file};
 use std::path::Path;
 
 /// Returns the policy of each variant, if no variant can lift anything but the program's text and
@@ -20,7 +20,7 @@ pub fn policies(variants: &[Variant]) -> Option<Vec<Policy>> {
 /// Says why no policy has anything to lift in the program at `path`. Returns `None` where there is
 /// something, or where the files do not show it.
 pub fn why(path: &Path, policies: &[Policy]) -> Option<String> {
-    let program = of_file(path, None).ok().filter(|program| program.missing.is_empty())?;
+    let program = of_file(path, by_itself).ok().filter(|program| program.missing.is_empty())?;
     let snapshot = &program.snapshot;
     let report = Report::new(snapshot, None, &plan(snapshot, &Policy::default()), None);
     let mut smallest: Option<PageSize> = None;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The exit statuses and examples of all commands.
 
-use super::{Ending, Example};
+use super::text::{Ending, Example};
 
 /// What 125 means wherever nothing else is said of it.
 const FAILED: (&str, &str) = ("125", "hugelift failed, or the command line is wrong; stderr says why");
@@ -15,7 +15,7 @@ pub const ALL: &[Ending] = &[
         command: "",
         status: &[
             ("0", "success"),
-            ("1", "what was looked for is not so; the help of each command says what that is"),
+            ("1", "the condition that the command checks does not hold; the help of each command names it"),
             ("2", "no command was given"),
             FAILED,
         ],
@@ -80,10 +80,15 @@ pub const ALL: &[Ending] = &[
     Ending {
         command: "compare",
         status: &[
-            ("0", "the comparison is made, whatever it shows"),
-            ("125", "a run or hugelift failed, or the command line is wrong; stderr says why"),
+            ("0", "the comparison is made, whatever it shows, also where the load or the process has ended"),
+            (
+                "125",
+                "a run or hugelift failed, or the command line is wrong; stderr says why. The pairs before that are \
+                 printed",
+            ),
             NOT_EXECUTABLE,
             NOT_FOUND,
+            ("130", "ctrl-C has ended it; the pairs before that are printed"),
         ],
         examples: &[
             Example {
@@ -130,6 +135,24 @@ pub const ALL: &[Ending] = &[
             Example {
                 line: "hugelift inspect --html map.html mariadbd",
                 what: "show what a program would have on huge pages, also as a picture",
+            },
+            Example {
+                line: "hugelift inspect --heat 10 $(pidof mariadbd)",
+                what: "sample for 10 seconds which code it uses",
+            },
+        ],
+    },
+    Ending {
+        command: "advise",
+        status: &[("0", "the advice is printed, whatever it is"), FAILED],
+        examples: &[
+            Example {
+                line: "hugelift advise $(pidof mariadbd)",
+                what: "ask whether huge code may pay for a server",
+            },
+            Example {
+                line: "hugelift advise --for 5s --json 4711",
+                what: "the same as JSON, after 5 seconds",
             },
         ],
     },

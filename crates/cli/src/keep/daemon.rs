@@ -4,10 +4,10 @@
 //! at once, whatever other processes do.
 
 use super::clients::Clients;
+use super::config::read_config;
 use super::journal::{Level, log};
 use super::keeper::Keeper;
 use super::pressure::{Pressed, Pressure};
-use super::read_config;
 use super::socket::{Socket, SocketError};
 use super::watch::{self, Changes};
 use super::worker::{Done, Task, Worker};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Writes lines to stderr, with a priority in front if stderr is the journal (sd-daemon(3)).
 
-use hugelift_os::io::console::{say, say_plain};
+use hugelift_linux::io::console::{say, say_plain};
 use std::os::unix::fs::MetadataExt;
 use std::sync::OnceLock;
 

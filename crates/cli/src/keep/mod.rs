@@ -14,6 +14,7 @@
 
 mod ask;
 mod clients;
+mod config;
 mod daemon;
 mod journal;
 mod keeper;
@@ -26,9 +27,9 @@ mod worker;
 
 use crate::failure::{Exit, Failure};
 use clap::{Args, Subcommand};
-use hugelift_core::keep::{CONFIG, Config};
-use hugelift_core::printable::Escape;
-use std::path::{Path, PathBuf};
+use config::read_config;
+use hugelift_core::keep::CONFIG;
+use std::path::PathBuf;
 
 /// Keep programs and files on huge pages, as a daemon
 ///
@@ -85,10 +86,4 @@ pub fn run(args: &KeepArgs) -> Result<Exit, Failure> {
         true => Ok(daemon::once(read_config(&args.config)?)),
         false => daemon::run(&args.config, args.socket.as_deref()),
     }
-}
-
-/// Reads a configuration.
-fn read_config(path: &Path) -> Result<Config, Failure> {
-    let text = std::fs::read_to_string(path).map_err(|e| format!("cannot read {}: {e}", path.escaped()))?;
-    Ok(Config::parse(&text).map_err(|e| format!("{}: {e}", path.escaped()))?)
 }

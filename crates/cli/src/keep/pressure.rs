@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Memory pressure, as the kernel reports it (Documentation/accounting/psi.rst).
 
-use hugelift_os::io::open;
+use hugelift_linux::io::open;
 use nix::fcntl::OFlag;
 use nix::poll::PollFlags;
 use std::fs::File;

@@ -3,7 +3,7 @@
 
 use crate::failure::Failure;
 use hugelift_core::printable::Escape;
-use hugelift_os::io::entry::rename_to_free;
+use hugelift_linux::io::entry::rename_to_free;
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, open, openat};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
@@ -85,7 +85,7 @@ impl Socket {
         DirBuilder::new().recursive(true).mode(0o755).create(parent).map_err(failed)?;
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let folder = open(parent, flags, Mode::empty()).map_err(|e| failed(e.into()))?;
-        if let Some(found) = look(&folder, &name).map_err(|e| failed(e.into()))? {
+        if let Some(found) = stat(&folder, &name).map_err(|e| failed(e.into()))? {
             check_dead(&path, &found)?;
             take_away(&folder, &name, &found).map_err(|e| match e {
                 Errno::EBUSY => taken(&path),
@@ -156,7 +156,7 @@ impl Drop for Socket {
     fn drop(&mut self) {
         // The name is removed only if it is still that of this socket: another daemon may have
         // replaced it.
-        let here = look(&self.folder, &self.name).ok().flatten();
+        let here = stat(&self.folder, &self.name).ok().flatten();
         if let (Some(here), Ok(own)) = (here, fstat(&self.file))
             && same(&here, &own)
         {
@@ -181,8 +181,8 @@ fn same(a: &FileStat, b: &FileStat) -> bool {
     (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino)
 }
 
-/// Returns the file with this name in the folder, without following links.
-fn look(folder: &OwnedFd, name: &OsStr) -> nix::Result<Option<FileStat>> {
+/// Returns what fstatat(2) says of this name in the folder, without following links; `None` if there is no such file.
+fn stat(folder: &OwnedFd, name: &OsStr) -> nix::Result<Option<FileStat>> {
     match fstatat(folder, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
         Ok(found) => Ok(Some(found)),
         Err(Errno::ENOENT) => Ok(None),
@@ -243,7 +243,7 @@ fn take_away(folder: &OwnedFd, name: &OsStr, found: &FileStat) -> nix::Result<()
     aside.push(format!(".{}", std::process::id()));
     let (from, to) = (name, aside.as_os_str());
     rename_to_free(folder, from, to)?;
-    if look(folder, to)?.is_some_and(|moved| same(&moved, found)) {
+    if stat(folder, to)?.is_some_and(|moved| same(&moved, found)) {
         return unlinkat(folder, to, UnlinkatFlags::NoRemoveDir);
     }
     rename_to_free(folder, to, from)?;

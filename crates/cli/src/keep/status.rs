@@ -6,7 +6,7 @@ use crate::failure::{Exit, Failure};
 use hugelift_core::addr::human_bytes;
 use hugelift_core::prime::{Blocked, FileReport};
 use hugelift_core::printable::Untrusted;
-use hugelift_os::io::console;
+use hugelift_linux::io::console;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 use std::path::Path;

@@ -4,10 +4,10 @@
 use crate::failure::Failure;
 use hugelift_core::keep::{Config, base_of};
 use hugelift_core::maps::FileId;
-use hugelift_os::elf::elf_file::ElfFile;
-use hugelift_os::elf::file_snapshot::executable;
-use hugelift_os::elf::needed::needed;
-use hugelift_os::launch::lookup::resolve;
+use hugelift_linux::elf::elf_file::ElfFile;
+use hugelift_linux::elf::file_snapshot::executable;
+use hugelift_linux::elf::needed::needed;
+use hugelift_linux::lookup::resolve;
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};

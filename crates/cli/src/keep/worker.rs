@@ -2,9 +2,9 @@
 //! The thread that does the rounds. A round reads files, and users who can write to them can make
 //! that take long. So the daemon never waits for this thread, not even at its end.
 
+use super::config::read_config;
 use super::journal::{Level, log};
 use super::keeper::Keeper;
-use super::read_config;
 use super::status::Status;
 use super::watch::{Folders, Watched};
 use crate::failure::Failure;
@@ -105,7 +105,7 @@ impl Worker {
     /// # Errors
     /// The thread has ended.
     pub fn take(&mut self) -> Result<Option<Done>, Failure> {
-        let ended = "the thread that looks at the files has ended";
+        let ended = "the thread that checks the files has ended";
         match self.bell.read(&mut [0]) {
             Ok(1..) => {}
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => return Ok(None),

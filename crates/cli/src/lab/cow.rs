@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The options of `hugelift lab cow`.
 
-use super::OutputArgs;
+use super::output::OutputArgs;
 use clap::{Args, ValueEnum};
 use hugelift_lab::cow::Options;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The options of `hugelift lab memcpy`.
 
-use super::OutputArgs;
+use super::output::OutputArgs;
 use clap::Args;
 use hugelift_core::quantity;
 use hugelift_lab::memcpy::Options;

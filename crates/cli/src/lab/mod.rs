@@ -17,12 +17,9 @@ use clap::{Args, Subcommand};
 use hugelift_lab::progress::Progress;
 use hugelift_lab::results::{Ended, Outcome, Report};
 use hugelift_lab::{ALL, Experiment, perform, saved};
+use hugelift_linux::io::console::say;
 use hugelift_measure::interrupt;
-use hugelift_os::io::console::say;
 pub use output::OutputArgs;
-
-/// Exit status after ctrl-C, as a shell's for SIGINT. What was measured before is printed.
-const INTERRUPTED: i32 = 130;
 
 /// Run an experiment that shows what huge pages do on this machine
 ///
@@ -89,7 +86,7 @@ fn one(
     let experiment = experiment.ok_or_else(|| format!("there is no experiment '{name}'"))?;
     let report = measured(experiment, output.quick, run)?;
     output.print(std::slice::from_ref(&report))?;
-    Ok(if report.ended == Ended::Interrupted { Exit(INTERRUPTED) } else { Exit::SUCCESS })
+    Ok(if report.ended == Ended::Interrupted { Exit::INTERRUPTED } else { Exit::SUCCESS })
 }
 
 fn all(output: &OutputArgs) -> Result<Exit, Failure> {
@@ -112,7 +109,7 @@ fn all(output: &OutputArgs) -> Result<Exit, Failure> {
     output.print(&reports)?;
     let interrupted = reports.iter().any(|r| r.ended == Ended::Interrupted) || interrupt::check().is_err();
     Ok(match (interrupted, failed) {
-        (true, _) => Exit(INTERRUPTED),
+        (true, _) => Exit::INTERRUPTED,
         (false, true) => Exit(FAILED),
         (false, false) => Exit::SUCCESS,
     })

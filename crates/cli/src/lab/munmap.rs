@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The options of `hugelift lab munmap`.
 
-use super::OutputArgs;
+use super::output::OutputArgs;
 use crate::failure::Failure;
 use clap::{Args, ValueEnum};
 use hugelift_lab::memory::{Pages, usual_hugetlb};

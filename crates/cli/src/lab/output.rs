@@ -6,7 +6,7 @@ use crate::output;
 use anyhow::Context as _;
 use clap::Args;
 use hugelift_lab::results::{Report, VERSION};
-use hugelift_os::io::console;
+use hugelift_linux::io::console;
 use hugelift_report::html::lab::document;
 use hugelift_report::lab::{self as text, csv};
 use serde_json::json;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The options of `hugelift lab reclaim`.
 
-use super::OutputArgs;
+use super::output::OutputArgs;
 use clap::Args;
 
 /// Drop references to pages, and wait until no thread uses them: one lock, epochs, a lock-free list,

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The options of `hugelift lab tlb`.
 
-use super::OutputArgs;
+use super::output::OutputArgs;
 use crate::failure::Failure;
+use crate::process_id;
 use crate::program::path_of;
 use clap::Args;
 use hugelift_core::quantity;
@@ -22,7 +23,7 @@ pub struct TlbArgs {
     program: Option<OsString>,
 
     /// Say what huge pages save at the size of this process's text and heap
-    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..1 << 31))]
+    #[arg(long, value_name = "PID", value_parser = process_id::parse)]
     pid: Option<u32>,
 
     /// The largest working set, as in 512M [default: 4G, with --quick 512M, but at most half of the

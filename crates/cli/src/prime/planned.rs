@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `hugelift prime --replace --separate --dry-run`: what a set of files would gain and take.
 
-use super::Item;
+use super::wanted::Item;
 use hugelift_core::addr::{PageSize, human_bytes};
-use hugelift_core::printable::{Escape, Untrusted};
-use hugelift_core::separate::{Gain, Options, Separated};
-use hugelift_os::elf::elf_file::ElfFile;
-use hugelift_os::pagecache::relay::{Original, RelayError};
+use hugelift_core::printable::Untrusted;
+use hugelift_linux::elf::elf_file::ElfFile;
+use hugelift_relink::replace::replaceable;
+use hugelift_relink::separate::{Gain, Options, Separated};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::ops::AddAssign;
-use std::os::unix::fs::MetadataExt as _;
 
 /// What the files would gain and take, as JSON.
 #[derive(Serialize)]
@@ -25,9 +24,19 @@ pub(super) struct Planned {
 struct File {
     path: Untrusted,
     /// Why it would not be separated.
-    not_separated: Option<String>,
+    not_separated: Option<Why>,
     #[serde(flatten)]
     bytes: Bytes,
+}
+
+/// Why a file would not be separated.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Why {
+    /// The reason alone.
+    Reason(String),
+    /// A sentence that names the file.
+    Sentence(String),
 }
 
 /// Bytes of read-only segments.
@@ -84,7 +93,8 @@ impl Planned {
         for file in &self.files {
             // Writing to a String cannot fail.
             let _ = match &file.not_separated {
-                Some(why) => writeln!(out, "{}: not separated: {why}", file.path),
+                Some(Why::Reason(why)) => writeln!(out, "{}: not separated: {why}", file.path),
+                Some(Why::Sentence(why)) => writeln!(out, "not separated: {why}"),
                 None => writeln!(out, "{}: {}", file.path, file.bytes.text()),
             };
             separated += u32::from(file.not_separated.is_none());
@@ -101,11 +111,10 @@ impl Planned {
 
 impl File {
     fn new(item: Item, page: PageSize) -> File {
-        let no =
-            |path: Untrusted, why: String| File { path, not_separated: Some(why), bytes: Bytes::default() };
+        let no = |path: Untrusted, why| File { path, not_separated: Some(why), bytes: Bytes::default() };
         match item {
-            Item::Unreadable(report) => no(report.path, report.error.unwrap_or_default()),
-            Item::Object(file, Some(foreign)) => no((&file.path).into(), foreign),
+            Item::Unreadable(report) => no(report.path, Why::Sentence(report.error.unwrap_or_default())),
+            Item::Object(file, Some(foreign)) => no((&file.path).into(), Why::Reason(foreign)),
             Item::Object(file, None) => match separated(&file, page) {
                 Ok(separated) => {
                     File { path: (&file.path).into(), not_separated: None, bytes: Bytes::of(&separated) }
@@ -116,19 +125,14 @@ impl File {
     }
 }
 
-/// Separates a file.
+/// Separates a file, if it would be replaced.
 ///
 /// # Errors
 /// The reason, in words.
-fn separated(file: &ElfFile, page: PageSize) -> Result<Separated, String> {
-    let original = Original::read(&file.path).map_err(|e| e.to_string())?;
-    let there = file.file().metadata().map_err(|e| e.to_string())?;
-    if (there.dev(), there.ino()) != (original.meta.dev(), original.meta.ino()) {
-        return Err(format!("{} is another file here than for the process", file.path.escaped()));
-    }
-    original.separated(page, Options::usual(page)).map_err(|error| match error {
-        RelayError::Inseparable { source, .. } => source.to_string(),
-        RelayError::Unproven { source, .. } => source.to_string(),
-        other => other.to_string(),
+fn separated(file: &ElfFile, page: PageSize) -> Result<Separated, Why> {
+    let original = replaceable(file).map_err(|error| Why::Sentence(error.to_string()))?;
+    original.separated(page, Options::usual(page)).map_err(|error| match error.not_separated() {
+        Some((why, _)) => Why::Reason(why),
+        None => Why::Sentence(error.to_string()),
     })
 }

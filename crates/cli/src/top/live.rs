@@ -2,15 +2,15 @@
 //! The full screen. A thread reads /proc, so that keys never wait for it. However it ends (key,
 //! signal, error, panic), the terminal gets its old state back.
 
+use super::draw::draw;
 use super::view::{Action, Map, View};
-use super::{SHARE, TopArgs, draw::draw};
 use crate::failure::Failure;
 use crate::inspect;
 use hugelift_core::policy::Policy;
+use hugelift_lift::text::{Style, text};
+use hugelift_linux::proc::procfs::ProcError;
 use hugelift_measure::processes::Reading;
 use hugelift_measure::processes::reader::Processes;
-use hugelift_os::proc::procfs::ProcError;
-use hugelift_report::lift::{Style, text};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::cursor::Show;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
@@ -32,11 +32,15 @@ const TICK: Duration = Duration::from_millis(100);
 /// The first interval, which is short: until then the table is empty.
 const FIRST: Duration = Duration::from_millis(300);
 
-/// Runs until the user quits.
+/// Reading the coverage takes at most this part of the interval: a quarter.
+const SHARE: u32 = 4;
+
+/// Reads once an interval, and shows as many processes as the screen holds; reads the coverage of `number` at a time. Runs
+/// until the user quits.
 ///
 /// # Errors
 /// There is no terminal, or `/proc` cannot be read.
-pub fn live(args: &TopArgs, colour: bool) -> Result<(), Failure> {
+pub fn live(interval: Duration, number: usize, colour: bool) -> Result<(), Failure> {
     #[allow(clippy::disallowed_methods, reason = "asks about the terminal, and writes nothing")]
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
         return Err("top needs a terminal; for scripts: hugelift top --once [--json]".into());
@@ -51,7 +55,7 @@ pub fn live(args: &TopArgs, colour: bool) -> Result<(), Failure> {
         flag::register_usize(number, Arc::clone(&signal), number.unsigned_abs() as usize).map_err(failed)?;
     }
     let on_screen = Arc::new(Mutex::new(Vec::new()));
-    let readings = read_on(args, Arc::clone(&on_screen));
+    let readings = read_on(interval, number, Arc::clone(&on_screen));
     // After a panic, the hook of `try_init` restores the screen and its settings, then this hook
     // shows the cursor.
     let then = panic::take_hook();
@@ -63,7 +67,8 @@ pub fn live(args: &TopArgs, colour: bool) -> Result<(), Failure> {
     // The colours are decided already: without this, NO_COLOR would count against --color always.
     style::force_color_output(true);
     let mut terminal = ratatui::try_init().map_err(failed)?;
-    let view = View::new(args.interval, colour);
+    let mut view = View::new(interval, colour);
+    view.is_root = nix::unistd::geteuid().is_root();
     let ended = session(&mut terminal, view, &readings, &on_screen, &signal);
     drop(terminal);
     ratatui::restore();
@@ -79,8 +84,11 @@ pub fn live(args: &TopArgs, colour: bool) -> Result<(), Failure> {
 type OnScreen = Mutex<Vec<u32>>;
 
 /// Starts a thread that reads once an interval, until the receiver is dropped.
-fn read_on(args: &TopArgs, on_screen: Arc<OnScreen>) -> Receiver<Result<Reading, ProcError>> {
-    let (interval, number) = (args.interval, args.number);
+fn read_on(
+    interval: Duration,
+    number: usize,
+    on_screen: Arc<OnScreen>,
+) -> Receiver<Result<Reading, ProcError>> {
     let (send, receive) = sync_channel(1);
     std::thread::spawn(move || {
         let mut processes = Processes::new();

@@ -3,20 +3,20 @@
 
 use hugelift_measure::processes::Row;
 
-/// Less code than this fills no huge page.
-const LEAST: u64 = 2 << 20;
-
 /// Returns the command that fits a process, with what it does.
-pub fn suggestion(row: &Row) -> String {
+pub fn suggestion(row: &Row, is_root: bool) -> String {
     let pid = row.pid;
     match (&row.text, row.unknown) {
+        (_, Some("unreadable")) if is_root => {
+            format!("hugelift inspect {pid}   (not even root may read the process here; this says why)")
+        }
         (_, Some("unreadable")) => {
             format!("sudo hugelift inspect {pid}   (this user may not read the process)")
         }
-        (Some(text), _) if text.bytes < LEAST => {
-            format!("hugelift inspect {pid}   (its code is smaller than a huge page)")
+        (Some(text), _) if text.whole_bytes == 0 => {
+            format!("hugelift inspect {pid}   (its code fills no huge page)")
         }
-        (Some(text), _) if text.huge_bytes > text.bytes / 2 => {
+        (Some(text), _) if text.huge_bytes > text.whole_bytes / 2 => {
             format!("hugelift inspect {pid}   (its code is mostly huge; this shows the rest)")
         }
         (Some(_), _) => {
@@ -34,8 +34,8 @@ mod tests {
 
     #[test]
     fn a_command_for_each_state() {
-        let of = |text: Option<(u64, u64)>, unknown| {
-            suggestion(&Row {
+        let of = |text: Option<(u64, u64, u64)>, unknown| {
+            let row = Row {
                 pid: 7,
                 user: "root".into(),
                 command: "x".into(),
@@ -44,14 +44,21 @@ mod tests {
                 major_faults_per_s: 0.0,
                 text_bytes: None,
                 executable_text_bytes: 0,
-                text: text.map(|(all, huge)| TextCoverage::new(all << 20, [(Backing::Thp, huge << 20)])),
+                text: text.map(|(all, whole, huge)| TextCoverage {
+                    whole_bytes: whole << 20,
+                    ..TextCoverage::new(all << 20, [(Backing::Thp, huge << 20)])
+                }),
                 unknown,
                 walk_share: None,
-            })
+            };
+            assert!(!suggestion(&row, true).contains("sudo"));
+            suggestion(&row, false)
         };
-        assert!(of(Some((10, 0)), None).starts_with("hugelift compare --pid 7 "));
-        assert!(of(Some((10, 8)), None).starts_with("hugelift inspect 7 "));
-        assert!(of(Some((1, 0)), None).starts_with("hugelift inspect 7   (its code is smaller"));
+        assert!(of(Some((10, 8, 0)), None).starts_with("hugelift compare --pid 7 "));
+        assert!(of(Some((10, 10, 8)), None).starts_with("hugelift inspect 7   (its code is mostly huge"));
+        // Most of its code is in small libraries, and what can be lifted is.
+        assert!(of(Some((10, 4, 4)), None).starts_with("hugelift inspect 7   (its code is mostly huge"));
+        assert!(of(Some((9, 0, 0)), None).starts_with("hugelift inspect 7   (its code fills no"));
         assert!(of(None, Some("unreadable")).starts_with("sudo hugelift inspect 7 "));
         assert!(of(None, Some("not-read")).starts_with("hugelift inspect 7 "));
     }

@@ -84,6 +84,10 @@ pub struct View {
     /// Those that are shown, in order.
     shown: Vec<Row>,
     selected: Option<u32>,
+    /// The user has chosen a row: the selection follows the process. Until then it is the first row.
+    has_chosen: bool,
+    /// The user is root.
+    pub is_root: bool,
 }
 
 impl View {
@@ -103,6 +107,8 @@ impl View {
             all: vec![],
             shown: vec![],
             selected: None,
+            has_chosen: false,
+            is_root: false,
         }
     }
 
@@ -140,17 +146,23 @@ impl View {
 
     /// Returns the command that fits the selected process.
     pub fn suggestion(&self) -> Option<String> {
-        self.shown.get(self.selected()?).map(suggestion)
+        Some(suggestion(self.shown.get(self.selected()?)?, self.is_root))
     }
 
     fn arrange(&mut self) {
         // If the selected process has ended, the row that takes its place is selected.
-        let place = self.selected().unwrap_or(0);
+        let place = self.selected().filter(|_| self.has_chosen).unwrap_or(0);
         self.shown = self.all.iter().filter(|row| matches(row, &self.filter)).cloned().collect();
         sort(&mut self.shown, self.column, self.reverse);
-        if self.selected().is_none() {
+        if self.selected().is_none() || !self.has_chosen {
             self.select(place);
         }
+    }
+
+    /// Selects the row at a place, for the user.
+    fn choose(&mut self, place: usize) {
+        self.has_chosen = true;
+        self.select(place);
     }
 
     fn select(&mut self, place: usize) {
@@ -233,12 +245,12 @@ impl View {
             KeyCode::Left | KeyCode::Char('<') => self.sort_by_next(Column::ALL.len() - 1),
             KeyCode::Right | KeyCode::Char('>') => self.sort_by_next(1),
             KeyCode::Char('r') => self.reverse = !self.reverse,
-            KeyCode::Up | KeyCode::Char('k') => self.select(place.saturating_sub(1)),
-            KeyCode::Down | KeyCode::Char('j') => self.select(place + 1),
-            KeyCode::PageUp => self.select(place.saturating_sub(self.page)),
-            KeyCode::PageDown => self.select(place + self.page),
-            KeyCode::Home | KeyCode::Char('g') => self.select(0),
-            KeyCode::End | KeyCode::Char('G') => self.select(usize::MAX),
+            KeyCode::Up | KeyCode::Char('k') => self.choose(place.saturating_sub(1)),
+            KeyCode::Down | KeyCode::Char('j') => self.choose(place + 1),
+            KeyCode::PageUp => self.choose(place.saturating_sub(self.page)),
+            KeyCode::PageDown => self.choose(place + self.page),
+            KeyCode::Home | KeyCode::Char('g') => self.choose(0),
+            KeyCode::End | KeyCode::Char('G') => self.choose(usize::MAX),
             _ => return Action::Draw,
         }
         self.arrange();
@@ -410,8 +422,10 @@ mod tests {
     fn keys_sort_select_and_filter() {
         let mut view = view();
         assert_eq!((pids(&view), view.selected()), (vec![1, 3, 2], Some(0)));
-        // The selection stays with the process.
+        // The first row is selected, until the user chooses one. Then the selection stays with the process.
         press(&mut view, &[KeyCode::Left, KeyCode::Left]);
+        assert_eq!((pids(&view), view.selected()), (vec![3, 2, 1], Some(0)));
+        press(&mut view, &[KeyCode::Right, KeyCode::Right, KeyCode::Home, KeyCode::Left, KeyCode::Left]);
         assert_eq!((view.column, pids(&view), view.selected()), (Column::Cpu, vec![3, 2, 1], Some(2)));
         press(&mut view, &[KeyCode::Char('r')]);
         assert_eq!((pids(&view), view.selected()), (vec![1, 2, 3], Some(0)));

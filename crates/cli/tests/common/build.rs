@@ -100,7 +100,9 @@ impl Victim {
             // Victims are linked with it by path, so its soname must not be the temporary name.
             cc.arg(format!("-Wl,-soname,{}", out.file_name().unwrap_or_default().display()));
         }
-        cc.args(["-pthread", "-lutil"].iter().filter(|_| !self.flags.iter().any(|f| f == "-nostdlib")));
+        cc.args(
+            ["-pthread", "-lutil", "-lm"].iter().filter(|_| !self.flags.iter().any(|f| f == "-nostdlib")),
+        );
         let made = cc.stdin(Stdio::null()).output().map_err(|e| format!("{cc:?}: {e}"))?;
         if !made.status.success() {
             return Err(format!("{cc:?}\n{}", String::from_utf8_lossy(&made.stderr)));
@@ -199,7 +201,7 @@ pub fn open_dir(files: &[&Path]) -> tempfile::TempDir {
     std::fs::set_permissions(dir.path(), readable.clone()).expect("chmod");
     for file in files.iter().copied().chain([Path::new(super::HUGELIFT)]) {
         let copy = dir.path().join(file.file_name().expect("a file name"));
-        std::fs::copy(file, &copy).expect("copy");
+        super::cache::copy(file, &copy);
         std::fs::set_permissions(&copy, readable.clone()).expect("chmod");
     }
     dir

@@ -3,7 +3,7 @@
 
 use super::run::shown;
 use hugelift_core::smaps::Usage;
-use hugelift_os::proc::procfs::Process;
+use hugelift_linux::proc::procfs::Process;
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap};
 use std::fs::File;
 use std::num::NonZeroUsize;
@@ -75,10 +75,10 @@ impl Primed {
     }
 }
 
-/// Copies a program with cp(1): a child that another test starts meanwhile would inherit a
-/// descriptor of ours, and a file that is open for writing cannot be executed.
-pub fn copy(from: &Path, to: &Path) {
-    super::build::must(std::process::Command::new("cp").arg(from).arg(to));
+/// Copies a program with cp(1), and not here: a child that another test starts meanwhile would inherit the descriptor, and a
+/// file that is open for writing cannot be executed, nor can its page cache be huge.
+pub fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) {
+    super::build::must(std::process::Command::new("cp").arg(from.as_ref()).arg(to.as_ref()));
 }
 
 /// Drops a file from the page cache, and returns it.

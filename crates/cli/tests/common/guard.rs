@@ -172,9 +172,7 @@ impl CGroup {
     /// # Errors
     /// Fails if no hierarchy offers the controller, or if the group cannot be made.
     pub fn new(controller: &'static str) -> Result<CGroup, String> {
-        static MADE: AtomicU32 = AtomicU32::new(0);
-        let made = MADE.fetch_add(1, Ordering::Relaxed);
-        let name = format!("hugelift-test-{}-{made}-{controller}", std::process::id());
+        let name = CGroup::name(controller);
         let mounts = fs::read_to_string("/proc/self/mounts").map_err(|e| format!("mounts: {e}"))?;
         let of = |line: &str| line.split(' ').map(str::to_string).collect::<Vec<_>>();
         for mount in mounts.lines().map(of).filter(|m| m.len() > 3) {
@@ -203,6 +201,41 @@ impl CGroup {
             return Ok(CGroup { path, switched_on });
         }
         Err(format!("no cgroup controller '{controller}'"))
+    }
+
+    /// Makes a group of version 2 without a controller.
+    ///
+    /// # Errors
+    /// Fails if version 2 is not mounted, or if the group cannot be made.
+    pub fn v2() -> Result<CGroup, String> {
+        let mounts = fs::read_to_string("/proc/self/mounts").map_err(|e| format!("mounts: {e}"))?;
+        let root = mounts.lines().find_map(|line| {
+            let mut fields = line.split(' ').skip(1);
+            Some(PathBuf::from(fields.next()?)).filter(|_| fields.next() == Some("cgroup2"))
+        });
+        let path = root.ok_or("no control groups of version 2")?.join(CGroup::name("v2"));
+        fs::create_dir(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+        Ok(CGroup { path, switched_on: None })
+    }
+
+    fn name(of: &str) -> String {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let made = MADE.fetch_add(1, Ordering::Relaxed);
+        format!("hugelift-test-{}-{made}-{of}", std::process::id())
+    }
+
+    /// Puts a process into the group.
+    pub fn take(&self, pid: u32) {
+        fs::write(self.path.join("cgroup.procs"), pid.to_string()).expect("cgroup.procs");
+    }
+
+    /// Freezes its processes, or lets them go on.
+    pub fn freeze(&self, frozen: bool) {
+        let (file, texts) = match self.is_v2() {
+            true => ("cgroup.freeze", ["0", "1"]),
+            false => ("freezer.state", ["THAWED", "FROZEN"]),
+        };
+        fs::write(self.path.join(file), texts[usize::from(frozen)]).expect(file);
     }
 
     /// Sets the first of these limits that the group has.
@@ -314,6 +347,13 @@ impl CGroup {
 
 impl Drop for CGroup {
     fn drop(&mut self) {
+        // Processes that are frozen could not end.
+        for (file, text) in [("cgroup.freeze", "0"), ("freezer.state", "THAWED")] {
+            let file = self.path.join(file);
+            if file.exists() {
+                let _ = fs::write(file, text);
+            }
+        }
         // A process that just ended keeps the group busy for a moment.
         for _ in 0..500 {
             if fs::remove_dir(&self.path).is_ok() {

@@ -2,7 +2,7 @@
 //! A program that is kept running while the test examines it from outside.
 
 use super::run::{Cmd, End, Outcome, PATIENCE, end_group, shown, spawn, wait};
-use std::io::Read;
+use std::io::{Read, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Stdio};
 use std::time::{Duration, Instant};
@@ -41,6 +41,12 @@ impl Held {
     /// Returns its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Writes to its stdin.
+    pub fn write(&mut self, bytes: &[u8]) {
+        let stdin = self.stdin.as_mut().expect("its stdin is open");
+        stdin.write_all(bytes).unwrap_or_else(|e| panic!("{}: {e}", self.words));
     }
 
     /// Returns the text of a file in its /proc directory.

@@ -6,7 +6,7 @@ use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::elf::Headers;
 use hugelift_core::maps::Mapping;
 use hugelift_core::smaps::Usage;
-use hugelift_os::proc::procfs::Process;
+use hugelift_linux::proc::procfs::Process;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -13,6 +13,7 @@ pub mod cache;
 pub mod guard;
 pub mod held;
 pub mod huge;
+pub mod level;
 pub mod moments;
 pub mod mounts;
 pub mod recorded;

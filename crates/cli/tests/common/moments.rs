@@ -11,6 +11,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// Runs a command to its end, and calls `act` with the number of each fault point that it reaches. It goes on when `act`
 /// has returned. Returns what the command did, and how many points it has reached.
 pub fn at_moments(cmd: &Cmd, act: impl FnMut(u64) + Send) -> (Outcome, u64) {
+    with_moments(act, |socket| cmd.clone().env("HUGELIFT_TEST_MOMENTS", socket).bare())
+}
+
+/// Calls `act` as [`at_moments`] does for each command that `run` gives the socket. Returns what `run` returns, and how
+/// many points were reached.
+pub fn with_moments<T>(act: impl FnMut(u64) + Send, run: impl FnOnce(&Path) -> T) -> (T, u64) {
     let dir = tempfile::TempDir::new().expect("a folder for the socket");
     let socket = dir.path().join("moments");
     let listener = UnixListener::bind(&socket).expect("a socket");
@@ -25,7 +31,7 @@ pub fn at_moments(cmd: &Cmd, act: impl FnMut(u64) + Send) -> (Outcome, u64) {
             }
         }
     };
-    let outcome = std::thread::scope(|scope| {
+    let came = std::thread::scope(|scope| {
         scope.spawn(|| {
             // Each thread of the command has a connection of its own.
             for helper in listener.incoming() {
@@ -37,9 +43,9 @@ pub fn at_moments(cmd: &Cmd, act: impl FnMut(u64) + Send) -> (Outcome, u64) {
             }
         });
         let _over = Over { is_over: &is_over, socket: &socket };
-        cmd.clone().env("HUGELIFT_TEST_MOMENTS", &socket).bare()
+        run(&socket)
     });
-    (outcome, reached.into_inner())
+    (came, reached.into_inner())
 }
 
 /// Ends the thread that waits for connections, also if the command's test has failed.

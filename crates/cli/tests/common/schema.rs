@@ -13,6 +13,7 @@ macro_rules! schemas {
 
 /// Each schema by its name.
 const SCHEMAS: &[(&str, &str)] = schemas![
+    "advise",
     "align",
     "align-separate",
     "attach",

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 /// The command under test: what `make build` makes and packages hold (for musl, static, optimized).
 pub const HUGELIFT: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/../release/hugelift");
 
-/// The same with debug assertions and the fault points of `os/src/trace/faultpoint.rs`: for tests that set
+/// The same with debug assertions and the fault points of `linux/src/faultpoint.rs`: for tests that set
 /// `HUGELIFT_TEST_*`, which the shipped command does not read.
 pub const WITH_FAULT_POINTS: &str = env!("CARGO_BIN_EXE_hugelift");
 

@@ -384,7 +384,7 @@ fn the_systemd_unit() {
 
 /// The copies of all processes together get what `--spare` names, not each of them.
 #[test]
-fn copies_of_a_family_count_together() {
+fn copies_of_watched_processes_count_together() {
     need_root!();
     let group = CGroup::new("memory").expect("a control group");
     if let Err(why) = group.limit(&["memory.max", "memory.limit_in_bytes"], "512M") {
@@ -486,15 +486,9 @@ fn a_process_that_has_switched_them_off() {
     let off = place.start(&["waits", "thp-off"]);
     assert_eq!(off.out(), "ready");
     let pid = off.pid().to_string();
-    for words in [&["attach"][..], &["attach", "--watch", "--eager"]] {
-        let watch = Running::start(Command::new(HUGELIFT).args(words).args(["--backing", "thp", &pid]));
-        let line = watch.err();
-        let status = format!("THP_enabled is 0 in /proc/{pid}/status");
-        let command = format!("hugelift attach --backing hugetlb {pid}");
-        assert!(line.contains(&status) && line.contains(&command), "{line}");
-        assert!(line.contains(" MB not lifted: "), "{line}");
-        assert!(watch.out().contains("text 0 B of "), "{words:?}");
-    }
+    // They are allowed while its code is copied (`thp_off`); what it writes to stays as it wants it.
+    let outcome = Cmd::new([HUGELIFT, "attach", "--backing", "thp", &pid]).bare();
+    assert!(outcome.stdout.contains(": text ") && !outcome.stdout.contains("text 0 B of "), "{outcome:?}");
     let outcome = Cmd::new([HUGELIFT, "attach", "--parts", "heap", &pid]).bare();
     assert!(outcome.stderr.contains(&format!("THP_enabled is 0 in /proc/{pid}/status")), "{outcome:?}");
     off.end();

@@ -138,7 +138,7 @@ fn without_the_library_the_pool_is_left_alone() {
     }
     let dir = tempfile::TempDir::new().expect("a folder");
     let alone = dir.path().join("hugelift");
-    std::fs::copy(HUGELIFT, &alone).expect("copy hugelift");
+    crate::common::cache::copy(HUGELIFT, &alone);
     // The setting is that of a PID namespace.
     let enter = ["unshare", "--pid", "--fork", "--mount-proc", "sh", "-c"];
     let cmd = forks(&["20", "exhaust"]).under(enter);

@@ -203,8 +203,8 @@ impl Drop for Quiet {
 macro_rules! need_joining {
     () => {{
         need_root!();
-        if let Err(why) = hugelift_os::watch::joiner::Joiner::new(
-            &hugelift_os::watch::watcher::Program::open(std::process::id()).expect("this process"),
+        if let Err(why) = hugelift_lift::watcher::joiner::Joiner::new(
+            &hugelift_lift::watcher::process::Program::open(std::process::id()).expect("this process"),
         ) {
             skip!("{why}");
         }

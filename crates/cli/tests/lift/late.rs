@@ -7,7 +7,7 @@ use crate::common::run::{NO_STORE, PATIENCE, end_group, wait};
 use crate::common::{Cmd, End, HUGELIFT};
 use crate::loads::servers::{Postgres, Server};
 use crate::{need, need_root, skip};
-use hugelift_os::proc::procfs::Process;
+use hugelift_linux::proc::procfs::Process;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
@@ -41,7 +41,7 @@ impl Working {
                     seen.as_ref().map(|path| pieces(pid, std::slice::from_ref(path))).unwrap_or_default();
                 let whole: u64 = all.iter().filter_map(|piece| piece.inner).map(|inner| inner.len()).sum();
                 if whole > 0 && all.iter().map(|piece| piece.huge).sum::<u64>() == whole {
-                    let cpu = hugelift_os::proc::clock::cpu_time(pid).unwrap_or_default();
+                    let cpu = hugelift_linux::proc::clock::cpu_time(pid).unwrap_or_default();
                     println!("{seen:?}: {} MB huge, after {cpu:?} of CPU time", whole >> 20);
                     return;
                 }

@@ -5,6 +5,7 @@
 mod common;
 
 mod attach_watch;
+mod begins_otherwise;
 mod children;
 mod coverage;
 mod debug;
@@ -22,11 +23,13 @@ mod live;
 mod loads;
 mod moved;
 mod page_sizes;
+mod pages;
 mod parts;
 mod protections;
 mod spans;
 mod state;
 mod stress;
 mod symbols;
+mod thp_off;
 mod untouched;
 mod watch;

@@ -272,7 +272,7 @@ fn a_cold_program_is_primed_first() {
     drop(primed!(c()));
     let dir = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
     let copy = dir.path().join("cold");
-    crate::common::cache::copy(&c(), &copy);
+    crate::common::cache::copy(c(), &copy);
     let held = Held::start(&Cmd::new([&copy]).arg("hold"), Some(OPTIONS), &copy);
     assert_huge(held.pid(), &copy);
     assert_eq!(held.finish().stderr, "");
@@ -282,7 +282,7 @@ fn a_cold_program_is_primed_first() {
 fn a_program_that_is_not_primed_is_left() {
     let dir = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
     let copy = dir.path().join("cold");
-    crate::common::cache::copy(&c(), &copy);
+    crate::common::cache::copy(c(), &copy);
     // In use, so that it cannot be primed.
     let held = Held::start(&Cmd::new([&copy]).arg("hold"), None, &copy);
     if text_of(held.pid(), &copy).iter().any(|u| u.file_huge > 0) {

@@ -2,6 +2,7 @@
 //! Load: threads that allocate while their program is lifted, and thousands of starts while memory
 //! is short.
 
+use crate::common::level;
 use crate::common::run::NO_STORE;
 use crate::common::{CGroup, Cmd, End, HUGELIFT, each_backing, plain};
 use crate::{need_root, skip};
@@ -10,8 +11,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// How many starts of the short program there are, in all and at the same time.
-const STARTS: usize = 2000;
+/// How many starts of the short program there are at the same time.
 const AT_ONCE: usize = 4;
 
 #[test]
@@ -71,7 +71,7 @@ fn starts_while_memory_is_short() {
     let script = format!(
         "i=0; while [ $i -lt {} ]; do \"$1\" run --parts all --span outer --backing thp --quiet -- \"$2\" || \
          {{ echo \"start $i: status $?\" >&2; exit 1; }}; i=$((i+1)); done",
-        STARTS / AT_ONCE
+        level::rounds(400, 2000) / AT_ONCE
     );
     let program = program.display().to_string();
     let workers: Vec<Ended> = (0..AT_ONCE).map(|_| shell(&script, &group, &[HUGELIFT, &program])).collect();

@@ -70,7 +70,8 @@ fn did(store: &Store, options: &[&str], program: &Path) -> (bool, bool) {
 fn what_is_looked_at() {
     let program = fat("state").build();
     let [nothing, others, own] = ALL.map(|has| Store::new(has, &program));
-    let asks = hugelift_os::proc::mapping::inodes_of_code(hugelift_os::proc::procfs::Process::OWN).is_ok();
+    let asks =
+        hugelift_linux::proc::mapping::inodes_of_code(hugelift_linux::proc::procfs::Process::OWN).is_ok();
     assert_eq!(did(&nothing, &[], &program), (false, false));
     // Before Linux 6.11 the mappings are read.
     assert_eq!(did(&others, &[], &program), (true, !asks));

@@ -4,7 +4,7 @@
 use crate::look::Look;
 use crate::start::lifted;
 use hugelift_core::smaps::Usage;
-use hugelift_os::proc::procfs::Process;
+use hugelift_linux::proc::procfs::Process;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};

@@ -6,7 +6,7 @@
 use crate::huge::{Pool, moderate, option, thp};
 use crate::place::{alone, hugelift, is_guest, lacks, needs_root, victim, with_fault_points};
 use hugelift_core::maps::Mapping;
-use hugelift_os::proc::procfs::Process;
+use hugelift_linux::proc::procfs::Process;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 /// The longest time for anything.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// A watcher looks with at most 1/1000 of a CPU. In emulation a look takes 80 to 200 ms of CPU time (seen on Linux 6.1), and
-/// what a run's first look does not lift waits for the second one for that long times 1000.
+/// A watcher polls with at most 1/1000 of a CPU. In emulation a poll takes 80 to 200 ms of CPU time (seen on Linux 6.1), and
+/// what a run's first poll does not lift waits for the second one for that long times 1000.
 const SECOND_LOOK: Duration = Duration::from_secs(400);
 /// How often the victim is lifted and restored.
 const ROUNDS: u32 = 2;
@@ -149,7 +149,7 @@ fn command_of(hugelift: &Path, verb: &str, options: &[String], pid: u32) -> Comm
 }
 
 /// Attaches. On a slow machine each thread may be one that has just woken up, or waits with a timeout, for the two
-/// seconds in which hugelift looks for one.
+/// seconds in which hugelift searches for one.
 fn attached(options: &[String], pid: u32) -> String {
     done_in_time(|| command("attach", options, pid))
 }
@@ -381,7 +381,7 @@ fn watcher_lifts_a_program_that_computes() {
     wait("compute", 0, EndsBy::Byte, (0, 0, 0)).finish(running);
 }
 
-/// A watcher lifts a program that the watched program has started by fork(2) and execve(2). It lifts at its first look
+/// A watcher lifts a program that the watched program has started by fork(2) and execve(2). It lifts at its first poll
 /// (`--eager`): in emulation the second one may come minutes later ([`SECOND_LOOK`]), and a lift takes seconds of CPU
 /// time.
 #[test]

@@ -204,8 +204,8 @@ fn no_error_holds_a_raw_path() {
     }
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crates");
     let mut files = Vec::new();
-    for name in ["core", "os", "measure", "lab", "cli"] {
-        sources(&crates.join(name).join("src"), &mut files);
+    for one in std::fs::read_dir(crates).expect("the crates").flatten() {
+        sources(&one.path().join("src"), &mut files);
     }
     let mut errors = 0;
     for file in files {

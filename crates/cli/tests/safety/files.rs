@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// The attacker's user id: that of nobody on most machines.
-const STRANGER: u32 = 65534;
+const OTHER_USER: u32 = 65534;
 
 /// cap_net_raw=ep, version 2 (capabilities(7)).
 fn capabilities() -> Vec<u8> {
@@ -36,14 +36,14 @@ fn directory(parent: &str, owner: u32, mode: u32) -> tempfile::TempDir {
     dir
 }
 
-/// A directory that belongs to the stranger.
-fn strangers() -> tempfile::TempDir {
-    directory("/tmp", STRANGER, 0o755)
+/// A directory that belongs to the other user.
+fn other_users_directory() -> tempfile::TempDir {
+    directory("/tmp", OTHER_USER, 0o755)
 }
 
 /// Copies `victim` to `path` and gives the copy to `owner`.
 fn put(victim: &Path, path: &Path, owner: u32) {
-    fs::copy(victim, path).expect("copy");
+    crate::common::cache::copy(victim, path);
     chown(path, Some(owner), Some(owner)).expect("chown");
 }
 
@@ -108,20 +108,20 @@ fn names(dir: &Path) -> Vec<String> {
 #[test]
 fn a_planted_interpreter_is_not_run_and_the_file_is_left_alone() {
     need_root!();
-    let dir = strangers();
+    let dir = other_users_directory();
     let (program, mark) = (dir.path().join("program"), dir.path().join("mark"));
     let evil = format!("#!/bin/sh\nid -u >> {}\n", mark.display());
     // The planted interpreters: a file named like a loader, one named otherwise, a link, and a file of
-    // root's in the stranger's directory.
+    // root's in the other user's directory.
     script(&dir.path().join("ld-x.so"), &evil);
-    chown(dir.path().join("ld-x.so"), Some(STRANGER), None).expect("chown");
+    chown(dir.path().join("ld-x.so"), Some(OTHER_USER), None).expect("chown");
     script(&dir.path().join("evil"), &evil);
     script(&dir.path().join("ld-r.so"), &evil);
     symlink("/lib64/ld-linux-x86-64.so.2", dir.path().join("ld-l.so")).expect("symlink");
-    lchown(dir.path().join("ld-l.so"), Some(STRANGER), None).expect("chown");
+    lchown(dir.path().join("ld-l.so"), Some(OTHER_USER), None).expect("chown");
     let beside = ["ld-x.so", "evil", "ld-r.so", "ld-l.so"].map(|name| dir.path().join(name));
     for loader in beside.iter().map(PathBuf::as_path).chain([Path::new("/bin/sh")]) {
-        put(&skewed().build(), &program, STRANGER);
+        put(&skewed().build(), &program, OTHER_USER);
         name_loader(&program, loader);
         let before = (state(&program), names(dir.path()));
         let out = replace(&program);
@@ -143,13 +143,13 @@ fn a_planted_interpreter_is_not_run_and_the_file_is_left_alone() {
 fn the_loader_looks_at_a_file_with_the_rights_of_the_files_owner() {
     need_root!();
     // The loader belongs to root and lies in a directory that only root can change.
-    let (roots, dir) = (directory("/var/lib", 0, 0o755), strangers());
+    let (roots, dir) = (directory("/var/lib", 0, 0o755), other_users_directory());
     let loader = roots.path().join("ld-x.so");
     let mark = dir.path().join("mark");
     let ask = "id -u; id -G; grep NoNewPrivs /proc/self/status; cut -d' ' -f6 /proc/$$/stat; env";
     script(&loader, &format!("#!/bin/sh\nexec >> {}\necho pid $$; {ask}\n", mark.display()));
     let program = dir.path().join("program");
-    put(&skewed().build(), &program, STRANGER);
+    put(&skewed().build(), &program, OTHER_USER);
     name_loader(&program, &loader);
     let out = Cmd::new([HUGELIFT, "prime", "--replace"]).arg(&program).env("SECRET", "secret").bare();
     assert!(out.stdout.contains("replaced by a re-laid copy"), "{out:?}");
@@ -167,15 +167,15 @@ fn the_loader_looks_at_a_file_with_the_rights_of_the_files_owner() {
 #[test]
 fn a_directory_that_is_swapped_during_the_steps_leads_nowhere() {
     need_root!();
-    let (roots, dir) = (directory("/tmp", 0, 0o755), strangers());
+    let (roots, dir) = (directory("/tmp", 0, 0o755), other_users_directory());
     let (theirs, link, away) = (dir.path().join("sub"), dir.path().join("link"), dir.path().join("away"));
     fs::create_dir(&theirs).expect("mkdir");
-    chown(&theirs, Some(STRANGER), Some(STRANGER)).expect("chown");
-    put(&skewed().build(), &theirs.join("program"), STRANGER);
+    chown(&theirs, Some(OTHER_USER), Some(OTHER_USER)).expect("chown");
+    put(&skewed().build(), &theirs.join("program"), OTHER_USER);
     let precious = roots.path().join("precious");
     fs::write(&precious, "precious").expect("write");
     symlink(roots.path(), &link).expect("symlink");
-    lchown(&link, Some(STRANGER), None).expect("chown");
+    lchown(&link, Some(OTHER_USER), None).expect("chown");
     let before = state(&precious);
     // Swaps the directory at the best moment for a race: between the copy and the rename.
     let swap = format!(
@@ -195,16 +195,16 @@ fn a_directory_that_is_swapped_during_the_steps_leads_nowhere() {
 #[test]
 fn a_race_for_the_directory_is_never_won() {
     need_root!();
-    let (roots, dir) = (directory("/tmp", 0, 0o755), strangers());
+    let (roots, dir) = (directory("/tmp", 0, 0o755), other_users_directory());
     let (sub, link) = (dir.path().join("sub"), dir.path().join("link"));
     fs::create_dir(&sub).expect("mkdir");
-    chown(&sub, Some(STRANGER), Some(STRANGER)).expect("chown");
-    put(&skewed().build(), &sub.join("program"), STRANGER);
+    chown(&sub, Some(OTHER_USER), Some(OTHER_USER)).expect("chown");
+    put(&skewed().build(), &sub.join("program"), OTHER_USER);
     // The same program, owned by root: it must not change.
     let precious = roots.path().join("program");
     put(&skewed().build(), &precious, 0);
     symlink(roots.path(), &link).expect("symlink");
-    lchown(&link, Some(STRANGER), None).expect("chown");
+    lchown(&link, Some(OTHER_USER), None).expect("chown");
     let before = (state(&precious), names(roots.path()));
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -227,9 +227,9 @@ fn a_race_for_the_directory_is_never_won() {
 }
 
 #[test]
-fn links_of_strangers_fifos_sockets_and_devices_are_refused_at_once() {
+fn other_users_links_fifos_sockets_and_devices_are_refused_at_once() {
     need_root!();
-    let dir = strangers();
+    let dir = other_users_directory();
     let at = |name: &str| dir.path().join(name);
     put(&skewed().build(), &at("program"), 0);
     nix::unistd::mkfifo(&at("fifo"), Mode::S_IRWXU).expect("mkfifo");
@@ -245,7 +245,7 @@ fn links_of_strangers_fifos_sockets_and_devices_are_refused_at_once() {
         assert!(out.end == End::Code(125) && out.stderr.contains("not a regular file"), "{out:?}");
     }
     symlink("program", at("link")).expect("symlink");
-    lchown(at("link"), Some(STRANGER), None).expect("chown");
+    lchown(at("link"), Some(OTHER_USER), None).expect("chown");
     let before = state(&at("program"));
     let out = replace(&at("link"));
     let said = format!("{} is a symbolic link that user 65534 can change", at("link").display());
@@ -267,7 +267,7 @@ fn a_file_planted_in_the_originals_place_is_not_taken_for_it() {
     let (program, kept) = (dir.path().join("program"), dir.path().join(".program.hugelift-orig"));
     put(&skewed().build(), &program, 0);
     let plant: [(&str, &dyn Fn()); 4] = [
-        ("owner", &|| put(&skewed().build(), &kept, STRANGER)),
+        ("owner", &|| put(&skewed().build(), &kept, OTHER_USER)),
         ("not a regular file", &|| nix::unistd::mkfifo(&kept, Mode::S_IRWXU).expect("mkfifo")),
         ("not a regular file", &|| symlink(&program, &kept).expect("symlink")),
         ("mode", &|| {
@@ -290,45 +290,48 @@ fn a_file_planted_in_the_originals_place_is_not_taken_for_it() {
 #[test]
 fn a_file_of_another_user_stays_theirs_and_goes_back() {
     need_root!();
-    let dir = strangers();
+    let dir = other_users_directory();
     let (program, kept) = (dir.path().join("program"), dir.path().join(".program.hugelift-orig"));
-    put(&skewed().build(), &program, STRANGER);
+    put(&skewed().build(), &program, OTHER_USER);
     let inode = state(&program).inode;
     let out = replace(&program);
     assert!(out.stdout.contains("replaced by a re-laid copy"), "{out:?}");
-    assert_eq!((state(&program).owner, state(&kept).owner, state(&kept).inode), (STRANGER, STRANGER, inode));
+    assert_eq!(
+        (state(&program).owner, state(&kept).owner, state(&kept).inode),
+        (OTHER_USER, OTHER_USER, inode)
+    );
     // The user may do it as well, without root.
     let tools = open_dir(&[]);
     let own = tools.path().join("hugelift");
-    let as_stranger = |option: &str| {
+    let as_other_user = |option: &str| {
         let words = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
         Cmd::new(words).arg(&own).args(["prime", option]).arg(&program).bare()
     };
     need!("setpriv");
-    let out = as_stranger("--restore");
+    let out = as_other_user("--restore");
     assert!(out.end == End::Code(0) && state(&program).inode == inode, "{out:?}");
-    let out = as_stranger("--replace");
+    let out = as_other_user("--replace");
     assert!(out.stdout.contains("replaced by a re-laid copy"), "{out:?}");
-    assert_eq!((state(&program).owner, state(&kept).inode), (STRANGER, inode));
+    assert_eq!((state(&program).owner, state(&kept).inode), (OTHER_USER, inode));
 }
 
 #[test]
-fn a_strangers_program_does_not_have_a_third_users_library_replaced() {
+fn another_users_program_does_not_have_a_third_users_library_replaced() {
     need_root!();
-    let (dir, third) = (strangers(), directory("/tmp", 1234, 0o755));
+    let (dir, third) = (other_users_directory(), directory("/tmp", 1234, 0o755));
     let flags = ["-DPART=1", "-Wl,-z,max-page-size=0x1000", "-Wl,-Ttext=0x1003000"];
     let built = fat("part").library().flags(&flags).build();
     let library = third.path().join(built.file_name().expect("a name"));
     put(&built, &library, 1234);
     let program = dir.path().join("program");
-    put(&plain("reaper").flags(&["-Wl,--no-as-needed"]).with(built).build(), &program, STRANGER);
+    put(&plain("reaper").flags(&["-Wl,--no-as-needed"]).with(built).build(), &program, OTHER_USER);
     let before = (state(&library), names(third.path()));
     let with_libs = |owner| {
         chown(&program, Some(owner), Some(owner)).expect("chown");
         let cmd = Cmd::new([HUGELIFT, "prime", "--replace", "--with-libs"]).arg(&program);
         cmd.env("LD_LIBRARY_PATH", third.path()).bare()
     };
-    let out = with_libs(STRANGER);
+    let out = with_libs(OTHER_USER);
     assert_eq!((state(&library), names(third.path())), before);
     assert!(out.stdout.contains("it belongs to user 1234, and user 65534 has loaded it"), "{out:?}");
     // A program of the library's owner, or of root, may have it replaced.
@@ -368,14 +371,14 @@ fn a_program_with_file_capabilities_is_not_replaced_and_leaves_no_second_one() {
 }
 
 #[test]
-fn outputs_do_not_follow_a_strangers_link() {
+fn outputs_do_not_follow_another_users_link() {
     need_root!();
-    let (roots, dir) = (directory("/tmp", 0, 0o755), directory("/tmp", STRANGER, 0o1777));
+    let (roots, dir) = (directory("/tmp", 0, 0o755), directory("/tmp", OTHER_USER, 0o1777));
     let (precious, out) = (roots.path().join("precious"), dir.path().join("out"));
     fs::write(&precious, "precious").expect("write");
     let before = state(&precious);
     symlink(&precious, &out).expect("symlink");
-    lchown(&out, Some(STRANGER), None).expect("chown");
+    lchown(&out, Some(OTHER_USER), None).expect("chown");
     let path = out.to_str().expect("a path");
     let input = skewed().build();
     let input = input.to_str().expect("a path");
@@ -400,12 +403,12 @@ fn outputs_do_not_follow_a_strangers_link() {
 }
 
 #[test]
-fn an_output_has_none_of_the_rights_that_a_stranger_prepared() {
+fn an_output_has_none_of_the_rights_that_another_user_prepared() {
     need_root!();
-    let dir = strangers();
+    let dir = other_users_directory();
     let out = dir.path().join("out.html");
     fs::write(&out, "").expect("write");
-    chown(&out, Some(STRANGER), None).expect("chown");
+    chown(&out, Some(OTHER_USER), None).expect("chown");
     fs::set_permissions(&out, Permissions::from_mode(0o6777)).expect("chmod");
     let said = Cmd::new([HUGELIFT, "inspect", "--html"]).arg(&out).arg("/bin/true").bare();
     assert_eq!(said.end, End::Code(0), "{said:?}");
@@ -432,7 +435,7 @@ fn outputs_wait_for_no_reader_and_special_files_are_written_to() {
     let said = Cmd::new([HUGELIFT, "run", "--report", "/dev/null", "--", "/bin/true"]).bare();
     assert_eq!(said.end, End::Code(0), "{said:?}");
     if nix::unistd::geteuid().is_root() {
-        chown(&fifo, Some(STRANGER), None).expect("chown");
+        chown(&fifo, Some(OTHER_USER), None).expect("chown");
         let said = Cmd::new([HUGELIFT, "inspect", "--html"]).arg(&fifo).arg("/bin/true").bare();
         assert!(said.end == End::Code(125) && said.stderr.contains("FIFO or socket of user"), "{said:?}");
     }
@@ -473,7 +476,7 @@ fn a_process_that_calls_itself_postgres_does_not_make_doctor_wait() {
     let name = dir.path().join("postgres");
     nix::unistd::mkfifo(&dir.path().join("postgresql.conf"), Mode::S_IRWXU).expect("mkfifo");
     symlink("/dev/zero", dir.path().join("postgresql.auto.conf")).expect("symlink");
-    fs::copy(crate::common::find("sleep").expect("sleep"), &name).expect("copy");
+    crate::common::cache::copy(crate::common::find("sleep").expect("sleep"), &name);
     let mut child = Command::new(&name).arg("600").current_dir(dir.path()).spawn().expect("start");
     let out = Cmd::new([HUGELIFT, "doctor", "--pid"]).arg(child.id().to_string());
     let out = std::panic::catch_unwind(|| out.bare());

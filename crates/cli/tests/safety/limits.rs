@@ -180,7 +180,7 @@ fn a_set_uid_program_gets_no_library() {
     let command = dir.path().join("hugelift");
     for (name, args) in [("env", &[][..]), ("ls", &["-l", "/proc/self/fd"])] {
         let program = dir.path().join(name);
-        std::fs::copy(crate::common::find(name).expect("needed above"), &program).expect("copy");
+        crate::common::cache::copy(crate::common::find(name).expect("needed above"), &program);
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o4755)).expect("chmod");
         let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
         let cmd = Cmd::new([&command]).args(POOL).arg("--").arg(&program).args(args).under(nobody);

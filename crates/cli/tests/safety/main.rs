@@ -6,6 +6,7 @@
 mod common;
 
 mod advice;
+mod advised;
 mod base;
 mod escapes;
 mod files;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests that the library is preloaded only into programs that can load it, that it harms none of them, and
+//! Tests that the fork guard is preloaded only into programs that can load it, that it harms none of them, and
 //! that children are started without it.
 
 use crate::common::{Cmd, End, HUGELIFT, Outcome, Pool, build::must, fat, guard, open_dir, plain};
@@ -168,7 +168,7 @@ fn as_other_user(library_mode: u32, folder_mode: u32) -> Outcome {
     let launcher = bin.join("hugelift");
     std::fs::rename(dir.path().join("hugelift"), &launcher).expect("rename");
     let copy = lib.join("libhugelift_inside.so");
-    std::fs::copy(library(), &copy).expect("copy the library");
+    crate::common::cache::copy(library(), &copy);
     set_mode(&copy, library_mode);
     set_mode(&lib, folder_mode);
     let cmd = Cmd::new([dir.path().join(program.file_name().expect("a name"))]).cwd("/").launcher(&launcher);

@@ -8,6 +8,7 @@ use super::common::{Cmd, End, HUGELIFT, WITH_FAULT_POINTS, fat, open_dir, plain}
 use crate::{need, need_root, skip};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write as _};
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
@@ -27,10 +28,14 @@ struct Silent {
 
 impl Silent {
     fn new(dir: &Path, program: &Path) -> Silent {
+        Silent::with(dir, program, &[])
+    }
+
+    fn with(dir: &Path, program: &Path, words: &[&str]) -> Silent {
         let at = dir.join("silent");
         std::fs::create_dir(&at).expect("a directory");
         let mut command = Command::new(plain("fuse").build());
-        let piped = command.arg(&at).arg(program).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let piped = command.arg(&at).arg(program).args(words).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut daemon = piped.spawn().expect("the file system starts");
         let said = BufReader::new(daemon.stdout.take().expect("piped"));
         let mut silent = Silent { daemon, said, at };
@@ -158,6 +163,45 @@ fn a_file_system_that_stops_to_answer_holds_nothing_up() {
     with_own_mounts(|| nothing_waits(Mounted::Yes));
 }
 
+/// A process of the user nobody runs a program from a file system that lets in nobody else: what root cannot see is said,
+/// and no capability is named that hugelift has.
+#[test]
+fn issue_29_c13_a_file_system_that_lets_only_its_user_in() {
+    need_root!();
+    need!("setpriv");
+    if !Path::new("/dev/fuse").exists() {
+        skip!("the kernel has no FUSE");
+    }
+    with_own_mounts(|| {
+        let program = fat("hold").flags(&["-no-pie", "-static"]).build();
+        let dir = open_dir(&[]);
+        let mut runs = None;
+        let silent = Silent::with(dir.path(), &program, &["alone"]);
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(silent.at.join("program"));
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
+        let mut said = BufReader::new(child.stdout.take().expect("piped")).lines();
+        let _stdin = child.stdin.take();
+        let pid = child.id().to_string();
+        let _runs = &*runs.insert(Ended(child));
+        assert!(said.any(|line| line.expect("UTF-8") == "ready"));
+        for words in [
+            &["attach", "--backing", "thp", &pid][..],
+            &["attach", "--watch", "--eager", "--backing", "thp", &pid],
+            &["inspect", &pid],
+            &["doctor", "--pid", &pid],
+            &["restore", &pid],
+        ] {
+            let outcome = Cmd::new([HUGELIFT]).args(words).bare();
+            println!("{words:?}: {}{}", outcome.stdout, outcome.stderr);
+            assert!(!outcome.stderr.contains("capabilities which hugelift lacks"), "{words:?}: {outcome:?}");
+            if words.contains(&"--watch") {
+                assert!(outcome.stderr.contains("FUSE without allow_other"), "{words:?}: {outcome:?}");
+            }
+        }
+    });
+}
+
 /// The same where the file system is in no list of mounts any more.
 #[test]
 fn a_file_system_that_is_mounted_nowhere_holds_nothing_up() {
@@ -247,4 +291,27 @@ impl Drop for Ended {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// A process of another user is lifted by a child of the watcher, which also prints what was done.
+#[test]
+fn a_child_that_can_not_print_ends_the_watch_with_an_error() {
+    need_root!();
+    let program = fat("hold").flags(&["-no-pie"]).build();
+    let dir = open_dir(&[&program]);
+    let program = dir.path().join(program.file_name().expect("a name"));
+    let as_nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+    let held = Held::start(&Cmd::new([&program]).under(as_nobody), None, &program);
+    let full = File::options().write(true).open("/dev/full").expect("/dev/full");
+    let mut command = Command::new(HUGELIFT);
+    command.args(["attach", "--watch", "--eager", "--backing", "thp", &held.pid().to_string()]);
+    command.process_group(0).stdin(Stdio::null()).stdout(full).stderr(Stdio::piped());
+    let mut watcher = command.spawn().expect("hugelift starts");
+    let end = wait(&mut watcher, Instant::now() + SOON);
+    end_group(&mut watcher);
+    let mut said = String::new();
+    let _ = watcher.stderr.take().map(|mut err| err.read_to_string(&mut said));
+    assert_eq!(end, Some(End::Code(125)), "{said}");
+    assert!(said.contains("standard output cannot be written, so the watch has ended"), "{said}");
+    held.finish();
 }

@@ -144,7 +144,7 @@ fn a_fifo_as_the_configuration_of_postgres_does_not_make_doctor_wait() {
     let name = dir.path().join("postgres");
     fs::rename(dir.path().join("fifo"), dir.path().join("postgresql.conf")).expect("rename");
     symlink("/dev/zero", dir.path().join("postgresql.auto.conf")).expect("symlink");
-    fs::copy(fat("hold").build(), &name).expect("copy");
+    crate::common::cache::copy(fat("hold").build(), &name);
     let folder = dir.path().display().to_string();
     let server = Held::start(&Cmd::new([&name]).args(["-D", &folder]).cwd(dir.path()), None, &name);
     let said = hugelift(&["doctor", "--pid"], Path::new(&server.pid().to_string()));

@@ -76,6 +76,6 @@ fn assert_same(outcome: &Outcome, what: &str) {
 /// Makes a copy of the program `sums` that the test may change. It has 6 MB of code at a fixed address.
 fn program(dir: &Path, name: impl AsRef<Path>) -> PathBuf {
     let path = dir.join(name);
-    fs::copy(fat("sums").flags(&["-no-pie"]).build(), &path).expect("copy");
+    crate::common::cache::copy(fat("sums").flags(&["-no-pie"]).build(), &path);
     path
 }

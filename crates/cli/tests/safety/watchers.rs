@@ -266,7 +266,7 @@ fn nobody_else_may_connect_unless_a_group_is_named() {
     assert_eq!(mode(), 0o600);
     // The other user may be unable to reach hugelift in the build directory.
     let own = place.path("hugelift");
-    fs::copy(HUGELIFT, &own).unwrap();
+    crate::common::cache::copy(HUGELIFT, &own);
     fs::set_permissions(&own, fs::Permissions::from_mode(0o755)).unwrap();
     let as_nobody = |groups: &str| {
         Cmd::new(["setpriv", "--reuid=65534", "--regid=65534", groups])

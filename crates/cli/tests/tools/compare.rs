@@ -294,8 +294,8 @@ fn prepare_runs_before_each_run_cleanup_once_and_output_is_kept() {
     succeeded(&outcome);
     let sides = fs::read_to_string(path("sides")).unwrap();
     let count = |side: &str| sides.lines().filter(|line| *line == side).count();
-    // Six pairs, one run of each side before them, and one after them to look at its memory, unless a run of a busy
-    // machine was slow enough to be looked at itself.
+    // Six pairs, one run of each side before them, and one after them that reads its memory. That one is left out if
+    // a run on a busy machine was slow enough to have its memory read.
     assert_eq!(count("done"), 1, "{sides}");
     assert!([count("bare"), count("lifted")].iter().all(|n| [7, 8].contains(n)), "{sides}");
     let said = fs::read_to_string(output).unwrap();

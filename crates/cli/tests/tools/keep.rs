@@ -98,6 +98,14 @@ impl Place {
         Some(status)
     }
 
+    /// Returns how much of the file is huge now.
+    fn huge_bytes(&self) -> u64 {
+        let check =
+            Cmd::new([HUGELIFT, "prime", "--check", "--json", self.victim().to_str().unwrap()]).bare();
+        let check: Value = serde_json::from_str(&check.stdout).unwrap();
+        check["files"][0]["huge_bytes"].as_u64().unwrap()
+    }
+
     /// Returns whether the file's pages are huge now, made so by the daemon or otherwise.
     fn is_huge(&self) -> bool {
         let victim = self.victim().display().to_string();
@@ -234,9 +242,13 @@ fn what_is_locked_stays_and_what_is_not_comes_back() {
     let status = daemon.until("the first round", is_done);
     assert_eq!((&status["locked_bytes"], daemon.locked()), (&(2 * HUGE).into(), 2 * HUGE), "{status:#}");
     evict(&place.victim());
-    let check = Cmd::new([HUGELIFT, "prime", "--check", "--json", place.victim().to_str().unwrap()]).bare();
-    let check: Value = serde_json::from_str(&check.stdout).unwrap();
-    assert_eq!(check["files"][0]["huge_bytes"], 2 * HUGE, "{check:#}");
+    let left = place.huge_bytes();
+    // What is not evicted is locked. The kernel may have split it, to compact memory for another test: SIGHUP mends that.
+    assert!(left <= 2 * HUGE, "{left}");
+    if left < 2 * HUGE {
+        daemon.signal(Signal::SIGHUP);
+        daemon.until("another round", |_| place.huge_bytes() >= 2 * HUGE);
+    }
     // SIGHUP makes the daemon read the new budget and start a round.
     place.configure("interval = \"1s\"\nbudget = \"0\"");
     daemon.signal(Signal::SIGHUP);

@@ -2,7 +2,7 @@
 //! Each option of each command is in a command line of a test. Tests of those that several commands share.
 
 use super::command_line::each;
-use crate::common::{Cmd, End, HUGELIFT, Held, fat, plain};
+use crate::common::{Cmd, End, HUGELIFT, Held, Primed, fat, plain};
 use regex::Regex;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -162,7 +162,8 @@ fn huge(pid: u32) -> u64 {
 /// `attach` and `inspect` heed the options that say where, and which objects.
 #[test]
 fn attach_lifts_what_the_options_choose() {
-    let program = fat("hold").build();
+    // A file of its own: other tests may have made the page cache of the usual one huge.
+    let program = fat("hold").flags(&["-DOF_OPTIONS"]).build();
     let held = Held::start(&Cmd::new([&program]), None, &program);
     let pid = held.pid().to_string();
     let attach = |options: &[&str]| {
@@ -177,11 +178,41 @@ fn attach_lifts_what_the_options_choose() {
     let done = attach(&options);
     assert!(done.end == End::Code(0) && huge(held.pid()) > 4 << 20, "{done:?}");
 
+    // Huge pages of the page cache, which the lift or the linker may have made, have no place on other nodes: with them
+    // another way is chosen, at another address.
+    let small = Primed::small(&program);
     let inspect =
-        |options: &[&str]| Cmd::new([HUGELIFT, "inspect", "-v"]).args(options).args([&program]).bare();
+        |options: &[&str]| Cmd::new([HUGELIFT, "inspect", "-v"]).args(options).args([small.path()]).bare();
     let plain = inspect(&[]);
     let same = inspect(&["--numa", "interleave", "--spare", "64M"]);
     assert_eq!((same.end, &same.stdout), (End::Code(0), &plain.stdout), "{same:?}");
     let refused = inspect(&["--numa", "63"]);
     assert!(refused.end == End::Code(125) && refused.stderr.contains("--numa 63: node 63"), "{refused:?}");
+}
+
+/// A name or pattern that is longer than any path matches nothing. It is refused before much time and memory are used for it.
+#[test]
+fn issue_29_c14_a_pattern_that_is_longer_than_any_path() {
+    let dir = tempfile::TempDir::new().unwrap();
+    let config = dir.path().join("keep.conf");
+    let config = config.to_str().unwrap();
+    let stars = "*".repeat(1 << 20);
+    for line in [format!("files = [\"/{stars}\"]"), format!("files = [\"/x\"]\nexclude = [\"{stars}\"]")] {
+        fs::write(config, line).unwrap();
+        refuses_a_long_pattern(&["keep", "--once", "--config", config]);
+    }
+    // execve(2) takes no word of 128 kB.
+    let stars = &stars[..100_000];
+    refuses_a_long_pattern(&["attach", "--name", stars]);
+    for option in ["--object", "--exclude"] {
+        refuses_a_long_pattern(&["inspect", option, stars, "true"]);
+        refuses_a_long_pattern(&["run", option, stars, "true"]);
+    }
+}
+
+fn refuses_a_long_pattern(words: &[&str]) {
+    let outcome = Cmd::new([HUGELIFT]).args(words).bare();
+    let line = outcome.stderr.trim_end();
+    assert_eq!((outcome.end, outcome.stdout.as_str()), (End::Code(125), ""), "{line}");
+    assert!(line.contains("bytes, and no path has more than 4096") && line.len() < 300, "{line}");
 }

@@ -199,7 +199,7 @@ fn the_command_runs_where_nothing_but_its_package_is() {
     for folder in ["proc", "sys", "tmp"] {
         fs::create_dir(root.path().join(folder)).expect("mkdir");
     }
-    fs::copy(fat("ran").flags(&["-static"]).build(), root.path().join("program")).expect("copy");
+    crate::common::cache::copy(fat("ran").flags(&["-static"]).build(), root.path().join("program"));
 
     let done = inside(root.path(), &["/usr/bin/hugelift", "--version"]);
     assert_eq!(done.end, End::Code(0), "{done:?}");

@@ -135,6 +135,29 @@ fn a_large_program_that_does_not_run() {
     }
 }
 
+/// In a narrow window the reasons are beside nothing that has to be scrolled.
+#[test]
+fn issue_29_b10_the_reasons_are_in_sight() {
+    if browser().is_none() {
+        skip!("needs chromium");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (file, _) = picture(fat("hold").build(), dir.path());
+    for view in VIEWS {
+        let mut page = Page::open_at(&file, view);
+        page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)");
+        let cut = "[...document.querySelectorAll('.scroll td:last-child')].filter(e => {
+            const r = e.getBoundingClientRect();
+            return e.textContent.trim() && (r.left < 0 || r.right > innerWidth || r.width < 200);
+          }).map(e => e.textContent)";
+        assert_eq!(page.evaluate(cut), serde_json::json!([]), "{view:?}");
+        assert!(
+            page.evaluate("document.querySelectorAll('.scroll td:last-child').length").as_u64() > Some(0)
+        );
+        page.check_layout();
+    }
+}
+
 #[test]
 fn mouse_and_keys_show_what_a_cell_is() {
     if browser().is_none() {
@@ -176,7 +199,7 @@ fn a_hostile_name() {
     let dir = tempfile::tempdir().unwrap();
     let name = "<img src=x onerror=document.title='!'>&amp;\"'";
     let program = dir.path().join(name);
-    std::fs::copy(fat("hold").build(), &program).unwrap();
+    crate::common::cache::copy(fat("hold").build(), &program);
     let (file, report) = picture(&program, dir.path());
     let mut page = check(&file, &report, VIEWS[0]);
     assert!(page.text().contains(name), "{}", page.text());

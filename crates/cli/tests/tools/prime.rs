@@ -192,6 +192,43 @@ fn a_file_in_use_keeps_the_pages_in_use() {
     assert!(text.stdout.contains(&named), "{text:?}");
 }
 
+/// Where nearly all of a part is in huge folios, a lift does not copy the rest. `inspect` and `doctor` say why it is small,
+/// and do not advise the command that has just left it so.
+#[test]
+fn issue_29_c13_a_page_that_a_lift_leaves_small_has_its_reason() {
+    needs_large_folios!();
+    let dir = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a temporary directory");
+    let file = Fresh { path: dir.path().join("victim"), dir };
+    copy(&fat("hot").flags(&["-no-pie", "-fno-pie"]).build(), &file.path);
+    hold(&File::open(&file.path).unwrap(), 21 << 20);
+    let (_, primed) = prime(&[file.name()]);
+    assert_eq!(obstacles(&primed["files"][0]), [("in-use".to_string(), HUGE)], "{primed:#}");
+    let held = Held::start(&Cmd::new([&file.path]).args(["wait"]), None, &file.path);
+    let pid = held.pid().to_string();
+    for lifts in [false, true] {
+        if lifts {
+            let attach = Cmd::new([HUGELIFT, "attach", &pid]).bare();
+            let [huge, whole] =
+                ["huge_bytes", "whole_bytes"].map(|name| primed["files"][0][name].as_u64().unwrap() >> 20);
+            assert!(
+                attach.stdout.contains(&format!("text {huge} MB of {whole} MB on huge pages")),
+                "{attach:?}"
+            );
+        }
+        let inspect = Cmd::new([HUGELIFT, "inspect", "--json", &pid]).bare();
+        let report: Value = serde_json::from_str(&inspect.stdout).unwrap();
+        let parts = report["objects"].as_array().unwrap().iter().flat_map(|o| o["parts"].as_array().unwrap());
+        let skips = parts.filter(|p| p["part"] == "text").flat_map(|p| p["skips"].as_array().unwrap());
+        let small: Vec<&Value> = skips.filter(|skip| skip["reason"] == "small-folios").collect();
+        assert!(small.len() == 1 && small[0]["bytes"] == HUGE, "{report:#}");
+        let hint = small[0]["hint"].as_str().unwrap();
+        assert!(hint.starts_with("hugelift prime ") && !hint.contains("auto"), "{hint}");
+        let could = |text: &str| text.contains("could be lifted");
+        let doctor = Cmd::new([HUGELIFT, "doctor", "--pid", &pid]).bare();
+        assert!(!lifts || !could(&inspect.stdout) && !could(&doctor.stdout), "{inspect:?} {doctor:?}");
+    }
+}
+
 #[test]
 fn a_file_that_is_being_written_is_left_alone() {
     let file = fresh();

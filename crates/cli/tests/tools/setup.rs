@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 /// Programs that the script itself uses.
 const USED: [&str; 12] =
-    ["bash", "cat", "chmod", "cut", "dirname", "dpkg", "find", "head", "rm", "sed", "sort", "tail"];
+    ["bash", "cat", "chmod", "cut", "dirname", "dpkg", "grep", "head", "rm", "sed", "sort", "tail"];
 
 /// Writes a shell script into a folder.
 fn program(folder: &Path, name: &str, text: &str) {
@@ -25,6 +25,11 @@ fn program(folder: &Path, name: &str, text: &str) {
 /// Runs `ci/setup.sh build` as root of a machine on which apt offers these packages, with their versions. Returns what
 /// it printed, and what was installed.
 fn set_up(offered: &[(&str, &str)]) -> (Output, String) {
+    set_up_with(offered, offered)
+}
+
+/// The same where the package lists are new, and apt offers `updated` after its next update.
+fn set_up_with(offered: &[(&str, &str)], updated: &[(&str, &str)]) -> (Output, String) {
     let dir = TempDir::new().expect("a folder");
     let path = dir.path();
     for name in USED {
@@ -35,9 +40,12 @@ fn set_up(offered: &[(&str, &str)]) -> (Output, String) {
     }
     program(path, "cc", "echo /lib/libc.a");
     program(path, "id", "echo 0");
-    let versions: String =
-        offered.iter().map(|(name, version)| format!("{name}) v='{version}' ;;\n")).collect();
-    program(path, "apt-cache", &format!("v='(none)'\ncase $2 in\n{versions}esac\necho \"  Candidate: $v\""));
+    program(path, "find", "echo new_Packages");
+    for (name, offered) in [("apt-cache", offered), ("updated", updated)] {
+        let versions: String =
+            offered.iter().map(|(name, version)| format!("{name}) v='{version}' ;;\n")).collect();
+        program(path, name, &format!("v='(none)'\ncase $2 in\n{versions}esac\necho \"  Candidate: $v\""));
+    }
     // A rustc of version 1.90.0 comes with its package, or by rustup.
     let rust = "for name in rustc cargo; do\n\
                 printf '#!/bin/sh\\necho \"%s 1.90.0\"\\n' $name >\"$here/$name\" && chmod +x \"$here/$name\"; done";
@@ -46,7 +54,8 @@ fn set_up(offered: &[(&str, &str)]) -> (Output, String) {
         format!("{here}\necho \"rustup $*\" >>\"$here/log\"\n[ \"$1\" != toolchain ] || {{ {rust}; }}");
     program(path, "fresh-rustup", &rustup);
     let apt = format!(
-        "{here}\ncase \"$*\" in\n*' install '*) ;;\n*) exit 0 ;;\nesac\nfor package; do\ncase $package in\n\
+        "{here}\ncase \"$*\" in\n*' install '*) ;;\n\
+         *' update') cat \"$here/updated\" >\"$here/apt-cache\"; echo 'apt update' >>\"$here/log\"; exit ;;\n*) exit 0 ;;\nesac\nfor package; do\ncase $package in\n\
          rustc | rustc-web) {rust} ;;\nrustup) cat \"$here/fresh-rustup\" >\"$here/rustup\"; chmod +x \"$here/rustup\" ;;\n\
          ca-certificates) ;;\n*) continue ;;\nesac\necho \"apt $package\" >>\"$here/log\"\ndone"
     );
@@ -84,7 +93,19 @@ fn rust_comes_from_the_distribution_if_that_is_new_enough() {
 fn a_machine_for_which_there_is_no_rust_is_told_so() {
     need!("dpkg", "bash");
     let (done, installed) = set_up(&[("rustc", "1.63.0+dfsg1-2")]);
-    assert_eq!((done.status.code(), installed.as_str()), (Some(1), ""), "{done:?}");
+    assert_eq!((done.status.code(), installed.as_str()), (Some(1), "apt update\n"), "{done:?}");
     let text = String::from_utf8_lossy(&done.stdout);
     assert!(text.contains("setup: missing: cargo and rustc ") && text.contains("rustup"), "{text}");
+    assert!(text.contains("apt offers rustc 1.63.0+dfsg1-2 and rustc-web (none), and no rustup"), "{text}");
+}
+
+/// The lists of a root that debootstrap made today hold its main archive alone.
+#[test]
+fn issue_29_b8_new_lists_without_a_new_rust_are_updated() {
+    need!("dpkg", "bash");
+    let main = [("rustc", "1.63.0+dfsg1-2")];
+    let all = [("rustc", "1.63.0+dfsg1-2"), ("rustc-web", "1.96.0")];
+    let (done, installed) = set_up_with(&main, &all);
+    assert!(done.status.success(), "{done:?}");
+    assert_eq!(installed, "apt update\napt rustc-web\napt ca-certificates\n", "{done:?}");
 }

@@ -48,7 +48,7 @@ fn waiting(name: &'static str) -> PathBuf {
     let path = dir.join(name);
     // Concurrent tests make the same file: rename(2) never leaves a part of it.
     let new = dir.join(format!("{name}.{}", std::process::id()));
-    std::fs::copy(program, &new).unwrap();
+    crate::common::cache::copy(program, &new);
     std::fs::rename(new, &path).unwrap();
     path
 }
@@ -117,7 +117,7 @@ fn what_may_not_be_read_is_unknown() {
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let hugelift = dir.path().join("hugelift");
-    std::fs::copy(HUGELIFT, &hugelift).unwrap();
+    crate::common::cache::copy(HUGELIFT, &hugelift);
     let out = Command::new("setpriv")
         .args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "--"])
         .arg(&hugelift)
@@ -222,4 +222,21 @@ fn the_interrupt_key_ends_it_and_the_stop_key_stops_it() {
     screen.press("\x03");
     screen.until("its end", |t| t.contains("end 0"));
     assert_eq!(screen.end().0, End::Code(0));
+}
+
+/// As root it asks for no more rights, and advises nothing for what is lifted.
+#[test]
+fn issue_29_b9_the_suggestion_fits_the_user_and_the_process() {
+    need_root!();
+    let program = waiting("is-lifted");
+    let held = Held::start(&Cmd::new([&program]), Some(&["--backing", "thp"]), &program);
+    let mut screen = Screen::start(&[HUGELIFT, "top", "--interval", "0.3"], 30, 110);
+    let table = screen.until("the table", |t| t.contains("PID") && t.contains("processes, every"));
+    assert!(!table.contains("sudo"), "{table}");
+    screen.press("/is-lifted");
+    let text = screen.until("the process", |t| t.contains("1 of ") && t.contains("% thp"));
+    assert!(text.contains(&format!("hugelift inspect {}   (its code is mostly huge", held.pid())), "{text}");
+    drop(held);
+    screen.press("\x1b");
+    screen.press("q");
 }

@@ -2,7 +2,8 @@
 /* A file system in user space that stops to answer. `fuse FOLDER FILE` (as root) mounts one at FOLDER, which has one file
  * with the bytes of FILE, `program`, and goes on as the user nobody. Nothing that it says may be kept by the kernel, so
  * each stat(2) and each look-up asks it again. It prints "ready". When stdin ends it prints "stopped" and answers nothing
- * any more, until it is killed: then the kernel ends the waiting of others. */
+ * any more, until it is killed: then the kernel ends the waiting of others. With `alone` behind FILE the kernel lets nobody
+ * else in, not even root. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -105,12 +106,13 @@ static void serve(void)
 int main(int argc, char **argv)
 {
 	char options[128], byte;
-	need(argc == 3, "two arguments");
+	need(argc == 3 || (argc == 4 && !strcmp(argv[3], "alone")), "the arguments");
 	file = open(argv[2], O_RDONLY | O_CLOEXEC);
 	need(file >= 0 && fstat(file, &of_file) == 0, argv[2]);
 	device = open("/dev/fuse", O_RDWR | O_CLOEXEC);
 	need(device >= 0, "/dev/fuse");
-	snprintf(options, sizeof options, "fd=%d,rootmode=40000,user_id=%d,group_id=%d,allow_other", device, NOBODY, NOBODY);
+	snprintf(options, sizeof options, "fd=%d,rootmode=40000,user_id=%d,group_id=%d%s", device, NOBODY, NOBODY,
+	         argc == 4 ? "" : ",allow_other");
 	need(mount("stops", argv[1], "fuse", MS_NOSUID | MS_NODEV, options) == 0, "mount");
 	need(setgroups(0, NULL) == 0 && setgid(NOBODY) == 0 && setuid(NOBODY) == 0, "setuid");
 	puts("ready");

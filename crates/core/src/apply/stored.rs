@@ -7,7 +7,8 @@
 //!                        | not huge: unmap; next attempt
 //! ```
 
-use super::{Outcome, Run, SpanOutcome, Undo};
+use super::outcome::{Outcome, SpanOutcome};
+use super::run::{Run, Undo};
 use crate::addr::{Addr, Range};
 use crate::plan::{Plan, Span, Step};
 use crate::policy::Backing;
@@ -45,7 +46,9 @@ pub(super) fn lift<T: Target>(
     for ((index, span, copy, lacking), moved) in sound.into_iter().zip(target.move_all(&moves)) {
         let mut run = scratch(target, span, copy);
         let came = moved.or_else(|fault| run.give_up(fault, copy)).map(|()| lacking);
-        outcome.record(results.entry(index).or_default(), Backing::Shared, came);
+        let result: &mut SpanOutcome = results.entry(index).or_default();
+        result.begun = run.begun;
+        outcome.record(result, Backing::Shared, came);
     }
     results
 }
@@ -60,8 +63,9 @@ fn copy_of(span: &Span) -> Option<MapStored> {
 
 /// Returns an attempt in progress whose copy is mapped and is unmapped if the attempt fails.
 fn scratch<'a, T: Target>(target: &'a mut T, span: &'a Span, copy: Range) -> Run<'a, T> {
-    let undo = vec![Undo::Release(copy)];
-    Run { target, span, undo, file: None, lacking: None }
+    let mut run = Run::new(target, span);
+    run.undo.push(Undo::Release(copy));
+    run
 }
 
 impl<T: Target> Run<'_, T> {
@@ -75,6 +79,7 @@ impl<T: Target> Run<'_, T> {
 
     /// Cleans up after the copy could not be moved.
     fn give_up(&mut self, fault: Fault, copy: Range) -> Result<(), Fault> {
+        self.count_moved(copy);
         self.rescue_moved(&fault, copy)?;
         self.drop_copy(fault)
     }

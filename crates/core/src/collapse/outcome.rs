@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What came of collapsing the memory of a process, and how it is said.
 
-use super::{Left, Why};
+use super::choose::{Left, Why};
 use crate::addr::human_bytes;
 use std::collections::BTreeMap;
 use std::fmt;

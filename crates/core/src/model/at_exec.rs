@@ -1,24 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The model of a process at its exec stop.
 
-use super::{Behind, Content, EEXIST, EINVAL, Memory, Model, Shift, fail};
+use super::runs::Shift;
+use super::{Behind, Content, EEXIST, EINVAL, Memory, Model, Start, fail};
 use crate::addr::{Addr, Range};
 use crate::maps::{Mapping, Prot};
-use crate::relocate::{EntryPointers, ExecStopped, Layout, Retired};
+use crate::relocate::{ExecStopped, Layout, Retired};
 use crate::target::{Fault, Place, Source, Target};
-
-/// The state at the exec stop: how the executable is found, and what its file holds.
-#[derive(Clone, Default, PartialEq, Eq, Debug)]
-pub struct Start {
-    /// The entry pointers on the program's stack.
-    pub entry_pointers: EntryPointers,
-    /// The layout in the kernel.
-    pub layout: Layout,
-    /// The executable's mappings as execve(2) made them. They show the bytes of its file.
-    pub image: Vec<Mapping>,
-    /// The pages of the mappings in which the kernel has changed bytes of the file.
-    pub cleared: Vec<Range>,
-}
 
 impl Model {
     /// Makes the model one of a process at its exec stop, with `start` as its state. The executable's

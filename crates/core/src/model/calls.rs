@@ -176,10 +176,6 @@ impl Target for Model {
         copies.iter().map(|copy| self.map_copy(copy)).collect()
     }
 
-    fn move_all(&mut self, moves: &[(Range, Addr)]) -> Vec<Result<(), Fault>> {
-        moves.iter().map(|(from, to)| self.mremap(*from, *to)).collect()
-    }
-
     fn close(&mut self, file: FileHandle) -> Result<(), Fault> {
         const CALL: &str = "close";
         self.enter(CALL, Range::default())?;

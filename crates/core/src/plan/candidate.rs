@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which backings and page sizes this machine offers for an extent.
 
-use super::usual_page;
+use super::size::usual_page;
 use crate::addr::PageSize;
 use crate::policy::{Backing, PageChoice, Policy};
 use crate::skip::Reason;
@@ -51,6 +51,11 @@ pub(super) fn candidates(
             // the kernel no longer knows a heap whose mapping was replaced.
             Backing::Hugetlb if matches!(extent.part, Part::Relro | Part::Heap | Part::Stack) => {
                 Err(Reason::NotFor(backing, extent.part))
+            }
+            Backing::Thp | Backing::Shared | Backing::Pagecache
+                if machine.allows_thp && extent.part.is_writable() =>
+            {
+                Err(Reason::ThpOff(ThpOff::Process))
             }
             _ => offered(machine, backing, page),
         };

@@ -14,9 +14,12 @@
 //! of the address space. Such space stays unmapped.
 
 use super::candidate::Candidate;
-use super::{gaps, usual_page};
+use super::refusal::Refusals;
+use super::size::usual_page;
+use super::span::gaps;
 use crate::addr::{Addr, PageSize, Range};
 use crate::attribute::Attribute;
+use crate::by_address::ByAddress;
 use crate::maps::Mapping;
 use crate::policy::{Backing, Policy, SpanChoice};
 use crate::skip::Reason;
@@ -77,13 +80,24 @@ fn whole(at: Addr, page: PageSize) -> Option<Range> {
 
 /// What decides which huge pages of a process may be taken.
 pub(super) struct Surroundings<'a> {
-    pub(super) snapshot: &'a Snapshot,
-    pub(super) policy: &'a Policy,
+    snapshot: &'a Snapshot,
+    policy: &'a Policy,
+    refusals: &'a Refusals<'a>,
     /// All extents of the snapshot.
-    pub(super) extents: &'a [Extent],
+    extents: ByAddress<&'a Extent>,
 }
 
-impl Surroundings<'_> {
+impl<'a> Surroundings<'a> {
+    pub(super) fn new(
+        snapshot: &'a Snapshot,
+        policy: &'a Policy,
+        refusals: &'a Refusals<'a>,
+        extents: &'a [Extent],
+    ) -> Surroundings<'a> {
+        let extents = extents.iter().map(|extent| (extent.range, extent)).collect();
+        Surroundings { snapshot, policy, refusals, extents }
+    }
+
     /// Returns the candidates for the huge page that holds `edges`, which are all edges in it.
     ///
     /// # Errors
@@ -108,9 +122,8 @@ impl Surroundings<'_> {
         if held != own || edges.iter().any(|e| matches!(e.extent.part, Part::Heap | Part::Stack)) {
             return Err(Reason::Beside(page));
         }
-        let special = &self.snapshot.special;
-        if let Some((_, attribute)) = special.iter().find(|(r, _)| r.intersect(whole).is_some()) {
-            return Err(Reason::Special(*attribute));
+        if let Some(attribute) = self.refusals.attributes(whole).next() {
+            return Err(Reason::Special(attribute));
         }
         let unmapped = gaps(whole, mapped.iter().map(|m| m.range));
         if whole.start == Addr(0) || !unmapped.iter().all(|gap| self.is_free(whole, *gap)) {
@@ -151,17 +164,13 @@ impl Surroundings<'_> {
 
     /// Returns whether `mapping` is of an object or another file, and so cannot be a stack.
     fn is_of_a_file(&self, mapping: &Mapping) -> bool {
-        let of = |e: &Extent| {
-            !matches!(e.part, Part::Heap | Part::Stack) && e.range.intersect(mapping.range).is_some()
-        };
-        mapping.is_file() || self.extents.iter().any(of)
+        let mut here = self.extents.over(mapping.range);
+        mapping.is_file() || here.any(|(_, e)| !matches!(e.part, Part::Heap | Part::Stack))
     }
 
     fn grows_down(&self, mapping: &Mapping) -> bool {
-        let grows = |(range, attribute): &(Range, Attribute)| {
-            *attribute == Attribute::GrowsDown && range.intersect(mapping.range).is_some()
-        };
-        mapping.is_named("[stack]") || self.snapshot.special.iter().any(grows)
+        let mut attributes = self.refusals.attributes(mapping.range);
+        mapping.is_named("[stack]") || attributes.any(|attribute| attribute == Attribute::GrowsDown)
     }
 
     /// Returns whether the heap grows into `gap`, which lies between `below` and `above`.
@@ -173,8 +182,7 @@ impl Surroundings<'_> {
         match self.snapshot.brk {
             Some(brk) => bottom <= brk && brk < above.range.start && brk < gap.end,
             None => below.is_some_and(|m| {
-                let own = |e: &Extent| self.snapshot.objects[e.object].executable;
-                self.extents.iter().any(|e| own(e) && e.range.intersect(m.range).is_some())
+                self.extents.over(m.range).any(|(_, e)| self.snapshot.objects[e.object].executable)
             }),
         }
     }

@@ -3,10 +3,11 @@
 
 use super::candidate::{Candidate, candidates};
 use super::outer::{Edge, Surroundings};
-use super::refusal::{cached, refusal};
+use super::refusal::Refusals;
+use super::size::usual_page;
+use super::span::{Attempt, Plan, Span};
 use super::steps::{Job, shared_steps, steps, steps_in_place};
 use super::supply::Supply;
-use super::{Attempt, Plan, Span, usual_page};
 use crate::addr::{Addr, PageSize, Range};
 use crate::policy::{Backing, Copies, Policy};
 use crate::skip::{Reason, Skip};
@@ -30,7 +31,8 @@ pub(super) fn plan(snapshot: &Snapshot, policy: &Policy) -> Plan {
 pub(super) fn shareable(snapshot: &Snapshot, policy: &Policy) -> Vec<(usize, Part, Range)> {
     let Some(page) = usual_page(&snapshot.machine, Backing::Shared) else { return Vec::new() };
     let extents = cut(joined(snapshot.extents()), policy.within).into_iter();
-    let wanted = extents.filter(|e| !e.part.is_writable() && refusal(snapshot, policy, e).is_none());
+    let refusals = Refusals::new(snapshot, policy);
+    let wanted = extents.filter(|e| !e.part.is_writable() && refusals.of(e).is_none());
     wanted.filter_map(|extent| Some((extent.object, extent.part, extent.range.inner(page)?))).collect()
 }
 
@@ -68,6 +70,7 @@ fn cut(extents: Vec<Extent>, within: Option<Range>) -> Vec<Extent> {
 struct Planner<'a> {
     snapshot: &'a Snapshot,
     policy: &'a Policy,
+    refusals: Refusals<'a>,
     supply: Supply<'a>,
     /// The stretches that no whole huge page inside an extent covers.
     edges: Vec<Edge>,
@@ -87,7 +90,8 @@ struct Unlifted<'a> {
 impl<'a> Planner<'a> {
     fn new(snapshot: &'a Snapshot, policy: &'a Policy) -> Planner<'a> {
         let supply = Supply::new(snapshot, policy);
-        Planner { snapshot, policy, supply, edges: Vec::new(), plan: Plan::default() }
+        let refusals = Refusals::new(snapshot, policy);
+        Planner { snapshot, policy, refusals, supply, edges: Vec::new(), plan: Plan::default() }
     }
 
     fn skip(&mut self, extent: &Extent, range: Range, reason: Reason) {
@@ -98,7 +102,7 @@ impl<'a> Planner<'a> {
 
     /// Makes spans of the whole huge pages inside `extent`, and skips or edges of the rest.
     fn consider(&mut self, extent: Extent) {
-        if let Some(reason) = refusal(self.snapshot, self.policy, &extent) {
+        if let Some(reason) = self.refusals.of(&extent) {
             return self.skip(&extent, extent.range, reason);
         }
         // Each backing has its own page size, and so its own inner span. What the best one leaves
@@ -110,7 +114,7 @@ impl<'a> Planner<'a> {
         let mut shared = false;
         for (i, candidate) in candidates.iter().enumerate() {
             if candidate.backing == Backing::Pagecache {
-                match cached(self.snapshot, &extent, candidate.page) {
+                match self.refusals.cached(&extent, candidate.page) {
                     // A candidate before this one has taken a part of the extent.
                     Ok(_) if left != [extent.range] => {}
                     Ok(spans) => return self.take_cached(&extent, &spans, &candidates[i..]),
@@ -210,11 +214,11 @@ impl<'a> Planner<'a> {
     fn round_out(&mut self, extents: &[Extent]) {
         let mut edges = std::mem::take(&mut self.edges);
         edges.sort_by_key(|e| (e.page, e.range));
-        let around = Surroundings { snapshot: self.snapshot, policy: self.policy, extents };
-        for edges in edges.chunk_by(|a, b| (a.page, a.whole()) == (b.page, b.whole())) {
-            let Err(reason) =
-                around.candidates(edges).and_then(|candidates| self.take_outer(edges, &candidates))
-            else {
+        let pages = || edges.chunk_by(|a, b| (a.page, a.whole()) == (b.page, b.whole()));
+        let around = Surroundings::new(self.snapshot, self.policy, &self.refusals, extents);
+        let found: Vec<_> = pages().map(|edges| around.candidates(edges)).collect();
+        for (edges, found) in pages().zip(found) {
+            let Err(reason) = found.and_then(|candidates| self.take_outer(edges, &candidates)) else {
                 continue;
             };
             for edge in edges {
@@ -272,7 +276,7 @@ impl<'a> Planner<'a> {
         let steps = match backing {
             _ if in_place => steps_in_place(range, placement),
             Backing::Shared => {
-                let copy = self.snapshot.stored.covering(range)?;
+                let copy = self.supply.copy_of(range)?;
                 shared_steps(copy, prot, self.supply.scratch(candidate, range)?)
             }
             Backing::Pagecache | Backing::Hugetlb | Backing::Thp => {

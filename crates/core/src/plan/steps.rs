@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The steps of one candidate, and the scratch ranges that they work in.
 
-use super::Step;
+use super::span::Step;
 use crate::addr::{Addr, PageSize, Range};
 use crate::maps::Prot;
 use crate::placement::Placement;
@@ -69,31 +69,17 @@ pub(super) fn shared_steps(copy: StoredCopy, prot: Prot, scratch: Range) -> Vec<
 }
 
 /// Returns free address space for `bytes`, aligned to `page`: in the middle of the widest gap, far
-/// from where the heap, the stack and the kernel's mmap area grow to, and at least `margin` bytes from
-/// the gap's ends.
-pub(super) fn scratch_for(snapshot: &Snapshot, bytes: u64, page: PageSize, margin: u64) -> Option<Range> {
-    // Space below the first mapping is not used: vm.mmap_min_addr forbids some of it.
-    let gaps = snapshot.mappings.windows(2).filter_map(|w| Range::new(w[0].range.end, w[1].range.start));
-    let user = gaps.filter(|g| g.end.0 < 1 << 63);
-    let within = |g: Range| Range::new(g.start.checked_add(margin)?, Addr(g.end.0.checked_sub(margin)?));
-    let widest = user.filter_map(|g| within(g)?.inner(page)).max_by_key(|g| g.len())?;
+/// from where the heap, the stack and the kernel's mmap area grow to.
+pub(super) fn scratch_for(widest: Range, bytes: u64, page: PageSize) -> Option<Range> {
     let spare = widest.len().checked_sub(bytes)?;
     Range::sized(Addr(widest.start.0 + spare / 2).align_down(page), bytes)
 }
 
-/// Returns free address space for the store's copy of `span` that overlaps no other copy's: all copies
-/// are mapped before the first is moved.
-pub(super) fn scratch_for_stored(
-    snapshot: &Snapshot,
-    span: Range,
-    page: PageSize,
-    margin: u64,
-) -> Option<Range> {
-    let copies = &snapshot.stored.copies;
-    let bytes = |copies: &[StoredCopy]| copies.iter().map(|c| c.range.len()).sum::<u64>();
-    let index = copies.iter().position(|c| c.range.covers(span))?;
-    let whole = scratch_for(snapshot, bytes(copies), page, margin)?;
-    // Two spans may share one copy.
-    let inside = span.start.0 - copies[index].range.start.0;
-    Range::sized(whole.start.checked_add(bytes(&copies[..index]) + inside)?, span.len())
+/// Returns the widest gap of the address space, in whole pages of `page`, less `margin` bytes at its ends.
+pub(super) fn widest_gap(snapshot: &Snapshot, page: PageSize, margin: u64) -> Option<Range> {
+    // Space below the first mapping is not used: vm.mmap_min_addr forbids some of it.
+    let gaps = snapshot.mappings.windows(2).filter_map(|w| Range::new(w[0].range.end, w[1].range.start));
+    let user = gaps.filter(|g| g.end.0 < 1 << 63);
+    let within = |g: Range| Range::new(g.start.checked_add(margin)?, Addr(g.end.0.checked_sub(margin)?));
+    user.filter_map(|g| within(g)?.inner(page)).max_by_key(|g| g.len())
 }

@@ -1,41 +1,86 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What is left of the pools, the memory and the address space while spans are planned.
 
-use super::Attempt;
 use super::candidate::Candidate;
 use super::outer::margin;
-use super::steps::{scratch_for, scratch_for_stored};
+use super::span::Attempt;
+use super::steps::{scratch_for, widest_gap};
 use crate::addr::{PageSize, Range};
 use crate::budget::{Budget, Cost};
+use crate::by_address::ByAddress;
 use crate::policy::{Backing, Policy};
 use crate::skip::Reason;
-use crate::snapshot::{Part, Pool, Snapshot};
+use crate::snapshot::{Part, Pool, Snapshot, StoredCopy};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 
 /// What spans can still be backed with, after those planned so far.
 pub(super) struct Supply<'a> {
     snapshot: &'a Snapshot,
     pools: Vec<Pool>,
     budget: Budget,
+    /// The widest gap of the address space for pages of each size, as far as it was asked for.
+    widest: RefCell<BTreeMap<PageSize, Option<Range>>>,
     /// See [`margin`].
     margin: u64,
+    /// The copies that the store has, and how many bytes of other copies are before each.
+    stored: ByAddress<(&'a StoredCopy, u64)>,
+    /// The bytes of all these copies.
+    stored_bytes: u64,
 }
 
 impl<'a> Supply<'a> {
     pub(super) fn new(snapshot: &'a Snapshot, policy: &Policy) -> Supply<'a> {
+        let mut stored_bytes = 0;
+        let stored = snapshot.stored.copies.iter().map(|copy| {
+            let before = stored_bytes;
+            stored_bytes += copy.range.len();
+            (copy.range, (copy, before))
+        });
+        let stored = stored.collect();
         Supply {
             snapshot,
             pools: snapshot.machine.pools.clone(),
             budget: Budget::new(&snapshot.machine, policy.spare),
+            widest: RefCell::default(),
             margin: margin(snapshot, policy),
+            stored,
+            stored_bytes,
         }
     }
 
     /// Returns where a copy of `span` is prepared: of an entry of the store, or of memory.
     pub(super) fn scratch(&self, candidate: Candidate, span: Range) -> Option<Range> {
         match candidate.backing {
-            Backing::Shared => scratch_for_stored(self.snapshot, span, candidate.page, self.margin),
-            _ => scratch_for(self.snapshot, span.len(), candidate.page, self.margin),
+            Backing::Shared => self.scratch_for_stored(span, candidate.page),
+            _ => self.scratch_for(span.len(), candidate.page),
         }
+    }
+
+    /// Returns the copy that the store has of all of `span`.
+    pub(super) fn copy_of(&self, span: Range) -> Option<StoredCopy> {
+        self.stored_at(span)?.0.part(span)
+    }
+
+    fn stored_at(&self, span: Range) -> Option<(&'a StoredCopy, u64)> {
+        let mut here = self.stored.over(span);
+        here.find(|(range, _)| range.covers(span)).map(|(_, stored)| *stored)
+    }
+
+    fn scratch_for(&self, bytes: u64, page: PageSize) -> Option<Range> {
+        let mut known = self.widest.borrow_mut();
+        let widest = known.entry(page).or_insert_with(|| widest_gap(self.snapshot, page, self.margin));
+        scratch_for((*widest)?, bytes, page)
+    }
+
+    /// Returns free address space for the store's copy of `span` that overlaps no other copy's: all copies
+    /// are mapped before the first is moved.
+    fn scratch_for_stored(&self, span: Range, page: PageSize) -> Option<Range> {
+        let (copy, before) = self.stored_at(span)?;
+        let whole = self.scratch_for(self.stored_bytes, page)?;
+        // Two spans may share one copy.
+        let inside = span.start.0 - copy.range.start.0;
+        Range::sized(whole.start.checked_add(before + inside)?, span.len())
     }
 
     /// Spends pool pages or memory on `span`, which is of `part`. Returns how many of its pages can
@@ -51,12 +96,12 @@ impl<'a> Supply<'a> {
             // It costs nothing now. Huge pages are charged when the program touches them.
             return all_or_nothing(self.budget.take(Cost { machine: 0, charged: span.len() }));
         }
-        if scratch_for(self.snapshot, span.len(), candidate.page, self.margin).is_none() {
+        if self.scratch_for(span.len(), candidate.page).is_none() {
             return (0, Some(Reason::NoAddressSpace(span.len())));
         }
         match candidate.backing {
             Backing::Hugetlb => self.take_from_pool(candidate.page, part, need),
-            Backing::Shared => match self.snapshot.stored.covering(span) {
+            Backing::Shared => match self.copy_of(span) {
                 Some(_) if self.scratch(candidate, span).is_none() => {
                     (0, Some(Reason::NoAddressSpace(span.len())))
                 }

@@ -2,13 +2,13 @@
 //! One process, changed in one way for each reason and each choice.
 
 use super::*;
-use crate::addr::Addr;
+use crate::addr::{Addr, PageSize};
 use crate::attribute::Attribute;
 use crate::elf::{self, Segment};
-use crate::maps::{FileId, Mapping};
-use crate::policy::{Copies, ObjectFilter, PageChoice};
+use crate::maps::{FileId, Mapping, Prot};
+use crate::policy::{Backing, Copies, ObjectFilter, PageChoice};
 use crate::skip::Reason;
-use crate::snapshot::{Object, Pool, StoredCopy, ThpOff};
+use crate::snapshot::{Machine, Object, Pool, StoredCopy, ThpOff};
 
 mod limits;
 
@@ -66,6 +66,7 @@ pub(crate) fn program(range: Range) -> Snapshot {
         thp_page: Some(PAGE),
         folios: Vec::new(),
         thp_off: None,
+        allows_thp: false,
         pools: vec![pool(gb1(), 0), pool(PAGE, 100)],
         moves_hugetlb: true,
         populate: true,
@@ -212,7 +213,7 @@ fn code_with_a_breakpoint_in_the_second_plan() {
     let up = r(TEXT.start.0 + distance, TEXT.end.0 + distance);
     snapshot.objects.push(object);
     snapshot.mappings.insert(1, Mapping { file, ..mapping(up, Prot::RX) });
-    let look = |snapshot: &Snapshot, lifted: &[Range]| {
+    let find_written = |snapshot: &Snapshot, lifted: &[Range]| {
         let code = snapshot.mappings.iter().map(|m| m.range).filter(|m| [TEXT, up].contains(m));
         let overlaps = |m: &Range| lifted.iter().any(|range| range.intersect(*m).is_some());
         Ok::<_, ()>(code.filter(overlaps).collect())
@@ -223,7 +224,7 @@ fn code_with_a_breakpoint_in_the_second_plan() {
     let mut first_known = snapshot.clone();
     first_known.patched = vec![TEXT];
     assert_eq!(lifted(&first_known), Some(1));
-    let plan = plan_unwritten(&mut snapshot, &on(&[Backing::Hugetlb]), look).unwrap();
+    let plan = plan_unwritten(&mut snapshot, &on(&[Backing::Hugetlb]), find_written).unwrap();
     assert_eq!((plan.spans, snapshot.patched), (vec![], vec![TEXT, up]));
 }
 
@@ -320,6 +321,24 @@ fn sizes_are_mixed() {
     assert!(plan.spans[0].attempts[0].is_unseen() && !plan.spans[1].attempts[0].is_unseen());
     let left: u64 = plan.skips.iter().map(|s| s.range.len()).sum();
     assert_eq!(left, 32 << 10, "{:?}", plan.skips);
+}
+
+#[test]
+fn what_a_program_writes_to_gets_no_huge_pages_that_it_has_forbidden() {
+    let mut snapshot = program(r(0, 4 * MB));
+    snapshot.machine.allows_thp = true;
+    assert_eq!(plan(&snapshot, &on(&[Backing::Thp])).spans.len(), 1);
+    let data = |mut snapshot: Snapshot| {
+        let policy = Policy { parts: vec![Part::Data], ..Policy::default() };
+        snapshot.objects[0].headers.segments[0].prot = Prot::RW;
+        snapshot.mappings[0].prot = Prot::RW;
+        plan(&snapshot, &policy)
+    };
+    let planned = data(snapshot.clone());
+    assert_eq!(planned.spans, []);
+    assert!(planned.skips.iter().any(|skip| skip.reason == Reason::ThpOff(ThpOff::Process)), "{planned:?}");
+    snapshot.machine.allows_thp = false;
+    assert_eq!(data(snapshot).spans.len(), 1);
 }
 
 #[test]

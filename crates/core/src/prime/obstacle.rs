@@ -87,24 +87,28 @@ impl Obstacle {
         }
     }
 
-    /// Returns what the user can do about it for `file`.
-    pub fn hint_for(&self, file: &Path) -> Option<String> {
+    /// Returns what the user can do about it for `file`. A copy in its place helps only if it is `replaceable`.
+    pub fn hint_for(&self, file: &Path, replaceable: bool) -> Option<String> {
         let file = quoted(file.as_os_str());
+        let or_replace = |way: String| if replaceable { way } else { String::new() };
         let hint = match self {
+            Obstacle::TooSmall(_) if !replaceable => return None,
             Obstacle::TooSmall(_) => separate(&file),
             Obstacle::BeingWritten(_) | Obstacle::Changed => {
                 format!("when it is complete: hugelift prime {file}")
             }
             Obstacle::NotCongruent(_) => {
+                let copy = format!("hugelift prime --replace {file} puts a re-laid copy in its place; or, ");
                 format!(
-                    "hugelift prime --replace {file} puts a re-laid copy in its place; or, for a \
-                 position-independent program, hugelift run --backing pagecache moves the code to where it fits"
+                    "{}for a position-independent program, hugelift run --backing pagecache moves the code to \
+                     where it fits",
+                    or_replace(copy)
                 )
             }
             Obstacle::InUse(_) => {
                 format!(
-                    "end these processes, then, before anything else maps the file: hugelift prime {file}; \
-                 or hugelift prime --replace {file}"
+                    "end these processes, then, before anything else maps the file: hugelift prime {file}{}",
+                    or_replace(format!("; or hugelift prime --replace {file}"))
                 )
             }
             Obstacle::Stays => {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The result of priming, file by file: as data, as JSON and as text.
 
-use super::{Candidate, Holder, Obstacle};
+use super::candidate::Candidate;
+use super::obstacle::{Holder, Obstacle};
 use crate::addr::{PageSize, human_bytes};
 use crate::advice::least_code;
-use crate::printable::Untrusted;
+use crate::printable::{Untrusted, quoted};
 use crate::snapshot::Part;
 use serde::{Serialize, Serializer};
 use std::fmt::Write as _;
@@ -34,7 +35,7 @@ pub struct FileReport {
     pub huge_bytes: u64,
     /// Its read-only segments, by offset.
     pub segments: Vec<SegmentReport>,
-    /// Why it could not be examined.
+    /// Why it could not be examined, with its name.
     pub error: Option<String>,
     /// It is a position-independent executable: its random base is usually not congruent, so that huge
     /// pages of its file are not mapped huge when it is started without hugelift.
@@ -43,6 +44,11 @@ pub struct FileReport {
     pub replaced: Option<Replaced>,
     /// Why it was not replaced, if that was wanted and would help.
     pub not_replaced: Option<String>,
+    /// Why its code did not get huge pages of its own, if that was wanted.
+    pub not_separated: Option<String>,
+    /// `not_separated` is no obstacle: it would gain nothing.
+    #[serde(skip)]
+    pub gains_nothing: bool,
     /// Offsets in the file of the pages that are huge, ascending within a segment.
     #[serde(skip)]
     pub huge_pages: Vec<u64>,
@@ -130,8 +136,20 @@ impl SegmentReport {
 
 impl FileReport {
     /// Reports on a file with these segments.
-    pub fn new(path: Untrusted, mut segments: Vec<SegmentReport>) -> FileReport {
-        for segment in &mut segments {
+    pub fn new(path: Untrusted, segments: Vec<SegmentReport>) -> FileReport {
+        let report = FileReport {
+            path,
+            whole_bytes: segments.iter().map(|s| s.whole_bytes).sum(),
+            huge_bytes: segments.iter().map(|s| s.huge_bytes).sum(),
+            segments,
+            ..FileReport::default()
+        };
+        report.with_hints(true)
+    }
+
+    /// Sets the hints. They advise a copy in the file's place only if it is `replaceable`.
+    fn with_hints(mut self, replaceable: bool) -> FileReport {
+        for segment in &mut self.segments {
             let (part, bytes) = (segment.part, segment.bytes);
             // What is in no huge page can get one if it is code, and enough of it.
             let helps = |obstacle: &Obstacle| match obstacle {
@@ -139,16 +157,23 @@ impl FileReport {
                 _ => true,
             };
             for blocked in &mut segment.obstacles {
-                blocked.hint = blocked.obstacle.hint_for(&path).filter(|_| helps(&blocked.obstacle));
+                let hint = blocked.obstacle.hint_for(&self.path, replaceable);
+                blocked.hint = hint.filter(|_| helps(&blocked.obstacle));
             }
         }
-        FileReport {
-            path,
-            whole_bytes: segments.iter().map(|s| s.whole_bytes).sum(),
-            huge_bytes: segments.iter().map(|s| s.huge_bytes).sum(),
-            segments,
-            ..FileReport::default()
-        }
+        self
+    }
+
+    /// Reports that the file was not replaced. What failed is not advised.
+    #[must_use]
+    pub fn not_replaced(self, why: String) -> FileReport {
+        FileReport { not_replaced: Some(why), ..self.with_hints(false) }
+    }
+
+    /// Reports that the code was not separated, maybe as it `gains_nothing`. What failed is not advised.
+    #[must_use]
+    pub fn not_separated(self, why: String, gains_nothing: bool) -> FileReport {
+        FileReport { not_separated: Some(why), gains_nothing, ..self.with_hints(false) }
     }
 
     /// Reports on a file that could not be examined.
@@ -159,6 +184,13 @@ impl FileReport {
     /// Returns whether all its whole huge pages are huge, which is also true if it has none.
     pub fn is_huge(&self) -> bool {
         self.error.is_none() && self.huge_bytes == self.whole_bytes
+    }
+
+    /// Returns whether there is more to say than that it has no whole huge page.
+    fn matters(&self) -> bool {
+        let is_refused = self.not_separated.is_some() && !self.gains_nothing;
+        let is_said = self.error.is_some() || self.replaced.is_some() || self.not_replaced.is_some();
+        self.whole_bytes > 0 || is_said || is_refused
     }
 
     /// Returns whether a re-laid copy in its place would have more on huge pages.
@@ -208,52 +240,59 @@ impl PrimeReport {
     }
 }
 
-/// Returns the report as text. Files without a whole huge page are only counted, unless `verbose` is
-/// set or there is only one file.
+/// Returns the report as text. Files of which there is nothing to say are only counted, unless `verbose` is set or there
+/// is only one file.
 pub fn text(report: &PrimeReport, verbose: bool) -> String {
     let mut out = String::new();
-    let matters = |f: &&FileReport| f.whole_bytes > 0 || f.error.is_some();
-    let shown: Vec<&FileReport> = report.files.iter().filter(|f| verbose || matters(f)).collect();
-    for file in &shown {
-        let _ = writeln!(out, "{}: {}", file.path, file.summary());
-        for (part, blocked) in file.obstacles() {
-            let _ = writeln!(out, "    {} of {part}: {}", human_bytes(blocked.bytes), blocked.obstacle);
-            if let Some(hint) = &blocked.hint {
-                let _ = writeln!(out, "        {hint}");
-            }
-        }
-        if file.random_base && file.huge_bytes > 0 {
-            let how = "its base is random: started without hugelift, it is mapped huge only if the base \
-                       happens to be congruent";
-            let _ = writeln!(out, "    {how}");
-        }
-        if let Some(Replaced { original, aslr_bits_lost }) = &file.replaced {
-            let _ = writeln!(out, "    replaced by a re-laid copy; the original is {original}");
-            let _ = writeln!(out, "        back: hugelift prime --restore {}", file.path);
-            if *aslr_bits_lost > 0 {
-                let _ = writeln!(out, "        its load address has {aslr_bits_lost} random bits fewer");
-            }
-        }
-        if let Some(why) = &file.not_replaced {
-            let _ = writeln!(out, "    not replaced: {why}");
-        }
-    }
+    let is_shown = |f: &&FileReport| verbose || report.files.len() == 1 || f.matters();
+    let shown: Vec<&FileReport> = report.files.iter().filter(is_shown).collect();
+    shown.iter().for_each(|file| write(&mut out, file));
     match report.files.len() - shown.len() {
         0 => {}
-        1 if shown.is_empty() => {
-            let file = &report.files[0];
-            let _ = writeln!(out, "{}: no whole huge page", file.path);
-            let mut obstacles = file.segments.iter().flat_map(|segment| &segment.obstacles);
-            if let Some(hint) = obstacles.find_map(|blocked| blocked.hint.as_ref()) {
-                let _ = writeln!(out, "    {hint}");
-            }
-        }
         n => {
             let files = if n == 1 { "file" } else { "files" };
             let _ = writeln!(out, "{n} {files} without a whole huge page");
         }
     }
     out
+}
+
+fn write(out: &mut String, file: &FileReport) {
+    if let Some(error) = &file.error {
+        let _ = writeln!(out, "{error}");
+    } else {
+        let _ = writeln!(out, "{}: {}", file.path, file.summary());
+    }
+    for (part, blocked) in file.obstacles() {
+        let _ = writeln!(out, "    {} of {part}: {}", human_bytes(blocked.bytes), blocked.obstacle);
+        if let Some(hint) = &blocked.hint {
+            let _ = writeln!(out, "        {hint}");
+        }
+    }
+    let mut too_small = file.segments.iter().filter(|s| s.whole_bytes == 0).flat_map(|s| &s.obstacles);
+    if file.whole_bytes == 0
+        && let Some(hint) = too_small.find_map(|blocked| blocked.hint.as_ref())
+    {
+        let _ = writeln!(out, "    {hint}");
+    }
+    if file.random_base && file.huge_bytes > 0 {
+        let how = "its base is random: started without hugelift, it is mapped huge only if the base \
+                   happens to be congruent";
+        let _ = writeln!(out, "    {how}");
+    }
+    if let Some(Replaced { original, aslr_bits_lost }) = &file.replaced {
+        let _ = writeln!(out, "    replaced by a re-laid copy; the original is {original}");
+        let _ = writeln!(out, "        back: hugelift prime --restore {}", quoted(file.path.as_os_str()));
+        if *aslr_bits_lost > 0 {
+            let _ = writeln!(out, "        its load address has {aslr_bits_lost} random bits fewer");
+        }
+    }
+    if let Some(why) = &file.not_replaced {
+        let _ = writeln!(out, "    not replaced: {why}");
+    }
+    if let Some(why) = &file.not_separated {
+        let _ = writeln!(out, "    not separated: {why}");
+    }
 }
 
 #[cfg(test)]

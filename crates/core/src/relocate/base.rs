@@ -86,6 +86,8 @@ pub struct Bases<'a> {
 const EXAMPLE_BASE: u64 = 0x5555_4000_0000;
 /// The end of the address space, far from there.
 const STACK: Range = Range { start: Addr(0x7fff_ff00_0000), end: Addr(0x7fff_ff10_0000) };
+/// The ends of this many parts are tried, those of the largest: a file may state a thousand.
+const TRIED: usize = 8;
 const PARTS: [Part; 5] = [Part::Text, Part::Rodata, Part::Relro, Part::Data, Part::Bss];
 
 impl<'a> Bases<'a> {
@@ -184,11 +186,12 @@ impl<'a> Bases<'a> {
     /// edge, or half a huge page from one, are tried as well.
     fn candidates(&mut self) -> Option<BTreeSet<u64>> {
         self.load(0)?;
-        let own = self.snapshot.mappings.iter().filter(|m| m.range != STACK);
-        let edges: BTreeSet<u64> = own
-            .flat_map(|m| [m.range.start.0, m.range.end.0])
-            .map(|edge| edge.wrapping_sub(EXAMPLE_BASE))
-            .collect();
+        let mut own: Vec<Range> =
+            self.snapshot.mappings.iter().map(|m| m.range).filter(|r| *r != STACK).collect();
+        own.sort_by_key(|range| Reverse(range.len()));
+        own.truncate(TRIED);
+        let ends = own.iter().flat_map(|range| [range.start.0, range.end.0]);
+        let edges: BTreeSet<u64> = ends.map(|edge| edge.wrapping_sub(EXAMPLE_BASE)).collect();
         let (base, within) = (self.sizes.base.bytes(), self.page.bytes() - 1);
         let beside: &[u64] = match self.policy.span {
             SpanChoice::Inner => &[0],
@@ -229,6 +232,7 @@ fn lacks_nothing(page: PageSize, sizes: &Sizes) -> Machine {
         thp_page: sizes.huge,
         folios: sizes.folios.iter().copied().chain(named).collect(),
         thp_off: None,
+        allows_thp: false,
         pools: vec![pool],
         moves_hugetlb: true,
         populate: true,

@@ -2,6 +2,7 @@
 //! Where the huge bytes of each extent are, as far as smaps shows.
 
 use crate::addr::{PageSize, Range};
+use crate::by_address::ByAddress;
 use crate::plan::liftable_bytes;
 use crate::policy::Backing;
 use crate::smaps::Usage;
@@ -25,10 +26,11 @@ pub struct Fragment {
 /// share, or that is larger than they are, are apportioned by the whole huge pages in each.
 pub(super) fn fragments(extents: &[Extent], usage: &[Usage], page: PageSize) -> Vec<Vec<Fragment>> {
     let mut found: Vec<Vec<Fragment>> = vec![Vec::new(); extents.len()];
+    let by_address: ByAddress<usize> = extents.iter().enumerate().map(|(i, e)| (e.range, i)).collect();
     for used in usage {
         let whole = used.mapping.range;
-        let here: Vec<(usize, Range)> =
-            extents.iter().enumerate().filter_map(|(i, e)| Some((i, e.range.intersect(whole)?))).collect();
+        let here = by_address.over(whole);
+        let here: Vec<(usize, Range)> = here.filter_map(|(r, i)| Some((*i, r.intersect(whole)?))).collect();
         let (backing, huge) = (backing_of(used), used.huge());
         let ranges: Vec<Range> = here.iter().map(|(_, range)| *range).collect();
         for ((i, range), huge) in here.iter().zip(apportion(huge, whole, &ranges, page)) {

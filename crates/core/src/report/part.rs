@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The report on one stretch of a part.
 
-use super::pieces::{pieces, settle};
+use super::data::{PartReport, SkipReport, Stretch};
+use super::fragments::Fragment;
+use super::pieces::{Planned, pieces, settle};
 use super::wants::{Wants, adds_up};
-use super::{Fragment, PartReport, SkipReport, Stretch};
 use crate::addr::{PageSize, Range};
 use crate::apply::Outcome;
-use crate::plan::Plan;
 use crate::policy::Backing;
 use crate::skip::Reason;
 use crate::snapshot::Extent;
@@ -17,13 +17,13 @@ pub(super) fn part_report(
     run: &[Extent],
     fragments: Vec<Fragment>,
     page: PageSize,
-    plan: &Plan,
+    planned: &Planned,
     outcome: Option<&Outcome>,
     wants: &mut Wants,
 ) -> PartReport {
     let (first, last) = (run[0], run[run.len() - 1]);
     let range = Range { start: first.range.start, end: last.range.end };
-    let mut pieces = pieces(first.object, first.part, range, plan);
+    let mut pieces = pieces(first.object, first.part, range, planned);
     let mut by_backing: BTreeMap<Backing, u64> = BTreeMap::new();
     for fragment in &fragments {
         if let Some(backing) = fragment.backing {
@@ -37,7 +37,7 @@ pub(super) fn part_report(
         let bytes = piece.range.len() - piece.huge;
         let mut stretch = Stretch { range: piece.range, huge: piece.huge, skip: None };
         if bytes > 0 {
-            let reason = piece.reason(plan, outcome);
+            let reason = piece.reason(planned.plan, outcome);
             wants.add(&reason);
             let known = skips.iter().position(|(r, _)| *r == reason || adds_up(r, &reason));
             match known {
@@ -52,7 +52,7 @@ pub(super) fn part_report(
         part: first.part,
         start: range.start.0,
         bytes: range.len(),
-        liftable_bytes: same_protection(run).into_iter().map(|r| liftable(r, page, plan)).sum(),
+        liftable_bytes: same_protection(run).into_iter().map(|r| liftable(r, page, planned)).sum(),
         huge_bytes: pieces.iter().map(|p| p.huge).sum(),
         backing: by_backing.into_iter().max_by_key(|(_, bytes)| *bytes).map(|(backing, _)| backing),
         skips: skips
@@ -72,10 +72,9 @@ pub(super) fn part_report(
 }
 
 /// Returns the bytes of `range` that huge pages could map: whole pages inside it, and outer spans.
-fn liftable(range: Range, page: PageSize, plan: &Plan) -> u64 {
+fn liftable(range: Range, page: PageSize, planned: &Planned) -> u64 {
     let inner = range.inner(page).unwrap_or_default();
-    let beyond = plan.spans.iter().filter_map(|s| s.range.intersect(range));
-    inner.len() + beyond.flat_map(|r| r.minus(inner)).map(Range::len).sum::<u64>()
+    inner.len() + planned.spans_over(range).flat_map(|r| r.minus(inner)).map(Range::len).sum::<u64>()
 }
 
 /// Cuts `run` where its protection changes: no huge page reaches across.

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the plan does with each piece of a stretch, and why the rest of it is not huge.
+//! Finds what the plan does with each piece of a stretch, and why the rest is not huge.
 
-use super::Fragment;
+use super::fragments::Fragment;
 use crate::addr::Range;
 use crate::apply::Outcome;
+use crate::by_address::ByAddress;
 use crate::plan::Plan;
-use crate::skip::Reason;
+use crate::skip::{Reason, Skip};
 use crate::snapshot::Part;
 use crate::target::Fault;
 
@@ -28,15 +29,32 @@ pub(super) enum Fate<'a> {
     Unknown,
 }
 
+/// A plan whose spans and skips are found by their addresses.
+pub(super) struct Planned<'a> {
+    pub(super) plan: &'a Plan,
+    spans: ByAddress<usize>,
+    skips: ByAddress<&'a Skip>,
+}
+
+impl<'a> Planned<'a> {
+    pub(super) fn new(plan: &'a Plan) -> Planned<'a> {
+        let spans = plan.spans.iter().enumerate().map(|(i, span)| (span.range, i)).collect();
+        let skips = plan.skips.iter().map(|skip| (skip.range, skip)).collect();
+        Planned { plan, spans, skips }
+    }
+
+    /// Returns what of `range` spans hold.
+    pub(super) fn spans_over(&self, range: Range) -> impl Iterator<Item = Range> {
+        self.spans.over(range).filter_map(move |(span, _)| span.intersect(range))
+    }
+}
+
 /// Cuts `range` where the plan's spans and skips begin and end, without gap or overlap.
-pub(super) fn pieces(object: usize, part: Part, range: Range, plan: &Plan) -> Vec<Piece<'_>> {
+pub(super) fn pieces<'a>(object: usize, part: Part, range: Range, planned: &Planned<'a>) -> Vec<Piece<'a>> {
     // An outer span may hold several parts.
-    let spans = plan.spans.iter().enumerate().map(|(i, s)| (s.range, Fate::Span(i)));
-    let skips = plan
-        .skips
-        .iter()
-        .filter(|s| (s.object, s.part) == (object, part))
-        .map(|s| (s.range, Fate::Skip(&s.reason)));
+    let spans = planned.spans.over(range).map(|(r, i)| (*r, Fate::Span(*i)));
+    let own = planned.skips.over(range).filter(|(_, s)| (s.object, s.part) == (object, part));
+    let skips = own.map(|(r, skip)| (*r, Fate::Skip(&skip.reason)));
     let mut known: Vec<(Range, Fate)> =
         spans.chain(skips).filter_map(|(r, fate)| Some((r.intersect(range)?, fate))).collect();
     known.sort_by_key(|(r, _)| r.start);

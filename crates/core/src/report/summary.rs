@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A report in one line.
 
-use super::{Report, Total};
+use super::data::{Report, Total};
 use crate::addr::{PageSize, human_bytes};
 use crate::nothing::why_nothing;
 use crate::plan::Plan;

@@ -5,7 +5,6 @@
 #[path = "../common/mod.rs"]
 mod common;
 
-mod align_props;
 mod every_step_fails;
 mod parsers_props;
 mod plan_props;

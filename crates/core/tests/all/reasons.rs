@@ -135,7 +135,7 @@ fn the_page_lists_every_reason_with_its_cure() {
     let file = Path::new("/usr/bin/server");
     let about = About::program(file);
     let of_reasons = reasons.iter().map(|r| (r.key(), r.to_string(), r.hint_for(&about)));
-    let of_obstacles = obstacles.iter().map(|o| (o.key(), o.to_string(), o.hint_for(file)));
+    let of_obstacles = obstacles.iter().map(|o| (o.key(), o.to_string(), o.hint_for(file, true)));
     let made = HEAD.to_string() + &table(of_reasons) + BETWEEN + &table(of_obstacles);
     if std::env::var_os("BLESS").is_some() {
         std::fs::create_dir_all(Path::new(FILE).parent().expect("a folder")).expect("make the folder");

@@ -112,7 +112,8 @@ fn after_a_lift_every_byte_of_the_span_is_huge_and_none_is_a_skip() {
     };
     let lifted = Usage { private_hugetlb: 8 * MB, ..cut(2 * MB, 10 * MB) };
     let all = [cut(MB, 2 * MB), lifted, usage(&before.mappings[1])];
-    let spans = plan.spans.iter().map(|_| SpanOutcome { lifted: Some(Backing::Hugetlb), failures: vec![] });
+    let spans =
+        plan.spans.iter().map(|_| SpanOutcome { lifted: Some(Backing::Hugetlb), ..SpanOutcome::default() });
     let outcome = Outcome { spans: spans.collect(), ..Outcome::default() };
     let report = Report::new(&before, Some(&all), &plan, Some(&outcome));
     sums_agree(&report);
@@ -126,7 +127,8 @@ fn after_a_lift_every_byte_of_the_span_is_huge_and_none_is_a_skip() {
 fn what_the_calls_promised_but_smaps_does_not_show_is_a_failure() {
     let before = nine();
     let plan = plan(&before, &Policy::default());
-    let spans = plan.spans.iter().map(|_| SpanOutcome { lifted: Some(Backing::Thp), failures: vec![] });
+    let spans =
+        plan.spans.iter().map(|_| SpanOutcome { lifted: Some(Backing::Thp), ..SpanOutcome::default() });
     let outcome = Outcome { spans: spans.collect(), ..Outcome::default() };
     let all: Vec<Usage> = before.mappings.iter().map(usage).collect();
     let report = Report::new(&before, Some(&all), &plan, Some(&outcome));
@@ -146,8 +148,10 @@ fn the_last_failure_is_the_reason() {
     let plan = plan(&before, &pool_first());
     assert_eq!(plan.spans.len(), 2, "the pool has three of four pages");
     let fault = |errno| Fault::Call { call: "mmap", range: Range::default(), errno };
-    let failed =
-        SpanOutcome { lifted: None, failures: vec![(Backing::Hugetlb, fault(12)), (Backing::Thp, fault(1))] };
+    let failed = SpanOutcome {
+        failures: vec![(Backing::Hugetlb, fault(12)), (Backing::Thp, fault(1))],
+        ..SpanOutcome::default()
+    };
     let all: Vec<Usage> = before.mappings.iter().map(usage).collect();
     let lost = Outcome { spans: vec![failed], lost: Some("the program ended".into()), leftovers: vec![] };
     let report = Report::new(&before, Some(&all), &plan, Some(&lost));
@@ -270,6 +274,7 @@ proptest! {
         let span = |_| SpanOutcome {
             lifted: lifted.then_some(Backing::Thp),
             failures: vec![(Backing::Thp, Fault::NotHuge { got: 0, want: 1 })],
+            begun: 0,
         };
         let outcome = Outcome { spans: plan.spans.iter().map(span).collect(), ..Outcome::default() };
         let report = Report::new(&snapshot, Some(&all), &plan, with_outcome.then_some(&outcome));

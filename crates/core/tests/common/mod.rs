@@ -3,7 +3,6 @@
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
 pub mod cases;
-pub mod elf_file;
 
 use hugelift_core::addr::PageSize;
 use hugelift_core::elf::Headers;
@@ -66,6 +65,7 @@ pub fn machine() -> Machine {
         thp_page: Some(PageSize::MB2),
         folios: Vec::new(),
         thp_off: None,
+        allows_thp: false,
         pools: vec![pool(PageSize::MB2, 4096)],
         moves_hugetlb: true,
         populate: true,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The hugetlb pools: their supply, their limits and their nodes.
 
-use super::Finding;
+use super::finding::Finding;
+use super::shell::quoted;
 use crate::facts::{Facts, Reading};
 use hugelift_core::addr::human_bytes;
 use hugelift_core::addr::size_word;
@@ -55,7 +56,7 @@ fn reading(facts: &Facts, pool: &SizePool, name: &str, value: u64) -> Reading {
 fn set(facts: &Facts, words: &str) -> String {
     match &facts.root {
         None => format!("hugelift pool set {words}"),
-        Some(root) => format!("hugelift pool set {words} --root {}", super::quoted(root)),
+        Some(root) => format!("hugelift pool set {words} --root {}", quoted(root)),
     }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Limits of control groups, and RLIMIT_MEMLOCK.
 
-use super::Finding;
+use super::finding::Finding;
 use crate::facts::{Facts, GroupLimit};
 use hugelift_core::addr::human_bytes;
 

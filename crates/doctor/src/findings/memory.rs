@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Memory: fragmentation, the commit limit, and a CPU defect that makes hosts split huge pages.
 
-use super::{Finding, write_command};
+use super::finding::Finding;
+use super::shell::write_command;
 use crate::facts::{Facts, Zone};
 use hugelift_core::addr::human_bytes;
 

@@ -6,7 +6,7 @@
 //! MySQL and MariaDB manuals, the Go documentation of `runtime`, the glibc manual ("Memory
 //! Allocation Tunables"), jemalloc(3), the gperftools and mimalloc documentation.
 
-use super::Finding;
+use super::finding::Finding;
 use super::process::name;
 use crate::facts::Process;
 use hugelift_core::addr::human_bytes;
@@ -14,6 +14,7 @@ use serde::Serialize;
 
 /// The least memory for which an allocator's option is worth it.
 const MUCH_HEAP: u64 = 64 << 20;
+const GLIBC: &str = "glibc's malloc";
 
 /// An option for huge pages that a program has itself.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -186,18 +187,22 @@ fn allocators(process: &Process) -> Option<Offer> {
     } else if has_object(process, "libc.so.6") && !["java", "node"].contains(&name(process)) && !process.go {
         let on =
             |v: &str| v.split(':').any(|w| w.strip_prefix("glibc.malloc.hugetlb=").is_some_and(|n| n != "0"));
-        by_variable("glibc's malloc", "GLIBC_TUNABLES=glibc.malloc.hugetlb=1", "GLIBC_TUNABLES", &on)
+        by_variable(GLIBC, "GLIBC_TUNABLES=glibc.malloc.hugetlb=1", "GLIBC_TUNABLES", &on)
     } else {
         return None;
     };
-    // Without the option too the memory may be huge already, or there is little of it.
+    // Without the option too the memory may be huge already, or there is little of it. Of glibc's malloc it is known which
+    // memory is its own: a runtime with an allocator of its own has none there.
+    let bytes = if offer.who == GLIBC { process.malloc } else { process.anonymous };
     let huge = process.writable_thp.saturating_add(process.writable_hugetlb);
-    if offer.on == Some(false)
-        && (process.anonymous < MUCH_HEAP || huge.saturating_mul(2) >= process.anonymous)
-    {
+    if offer.on == Some(false) && (bytes < MUCH_HEAP || huge.saturating_mul(2) >= process.anonymous) {
         offer.on = None;
-        offer.seen =
-            format!("{} of memory, {} of it huge", human_bytes(process.anonymous), human_bytes(huge));
+        offer.seen = format!("{} of memory, {} of it huge", human_bytes(bytes), human_bytes(huge));
+    }
+    // Advice and collapse do nothing then.
+    if offer.on == Some(false) && process.thp_enabled == Some(false) {
+        offer.on = None;
+        offer.seen = "transparent huge pages are off for it (PR_SET_THP_DISABLE)".into();
     }
     Some(offer)
 }

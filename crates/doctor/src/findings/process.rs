@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One process: its memory that is not huge, and the costs of its huge pages.
 
-use super::{Finding, quoted};
+use super::finding::Finding;
+use super::shell::quoted;
 use crate::facts::{CodeObject, Facts, Process};
 use hugelift_core::addr::human_bytes;
 
@@ -19,13 +20,18 @@ pub(super) fn findings(facts: &Facts, process: &Process, out: &mut Vec<Finding>)
     // Servers that fork to save disable them on purpose (redis: disable-thp).
     if process.thp_enabled == Some(false) && !SNAPSHOTTERS.contains(&name(process)) {
         let why = "it, or a process that started it, has called prctl(PR_SET_THP_DISABLE): no setting of the machine helps";
-        out.push(
-            Finding::problem("process-thp-off", "the process gets no transparent huge pages", why)
-                .seen(format!("/proc/{}/status", process.pid), "THP_enabled: 0")
-                .advice(
-                    "start it without that call, or lift it onto the pool: hugelift run --backing hugetlb",
-                ),
-        );
+        let (key, pid) = ("process-thp-off", process.pid);
+        let finding = match process.allows_thp {
+            true => Finding::note(key, "the process gets no transparent huge pages for its own memory", why).advice(
+                "start it without that call; its code can be lifted all the same: hugelift allows them while it copies, \
+                 and forbids them again",
+            ),
+            false => Finding::problem(key, "the process gets no transparent huge pages", why).advice(format!(
+                "start it without that call, or give the pool pages and lift it onto them: hugelift attach --backing \
+                 hugetlb {pid}"
+            )),
+        };
+        out.push(finding.seen(format!("/proc/{pid}/status"), "THP_enabled: 0"));
     }
     code(facts, process, out);
     forks(facts, process, out);
@@ -67,12 +73,15 @@ fn code(facts: &Facts, process: &Process, out: &mut Vec<Finding>) {
 
 /// Returns what would make more code of the process huge, with real names, without what was done already.
 fn code_advice(facts: &Facts, process: &Process) -> Option<String> {
+    if process.thp_enabled == Some(false) && !process.allows_thp {
+        return None;
+    }
     let primes = facts.probes.as_ref().is_some_and(|p| p.primed_file.works == Some(true));
     let is_small = |o: &&CodeObject| o.text.huge.saturating_mul(2) < o.text.liftable;
     let small: Vec<&CodeObject> = process.code.iter().filter(is_small).collect();
     let paths =
         |objects: &[&CodeObject]| objects.iter().map(|o| quoted(&o.path)).collect::<Vec<_>>().join(" ");
-    let words: Vec<String> = process.args.iter().map(|a| quoted(a)).collect();
+    let words: Vec<String> = process.start.iter().map(|a| quoted(a)).collect();
     let mut advice = Vec::new();
     // Where the page cache is huge, the kernel maps huge pages as soon as the code is touched.
     if facts.attaches && (process.code.is_empty() || small.iter().any(|o| !o.lifted && !o.primed)) {

@@ -2,10 +2,11 @@
 //! Findings on made-up facts; the tests of the command have recorded machines.
 
 use super::*;
-use crate::facts::{CodeObject, Coverage, Limit, Probes, Process, Thp, Tried, Zone};
+use crate::facts::{CodeObject, Coverage, Limit, Probes, Process, Reading, Thp, Tried, Zone};
 use hugelift_core::pool::{NodePool, SizePool};
 use offers::offers;
 use proptest::prelude::*;
+use shell::write_command;
 
 fn keys(facts: &Facts) -> Vec<&'static str> {
     diagnose(facts).iter().map(|f| f.key).collect()
@@ -16,7 +17,8 @@ fn reading(value: &str) -> Option<Reading> {
 }
 
 fn process(exe: &str) -> Process {
-    Process { pid: 7, exe: exe.into(), args: vec![exe.into()], ..Process::default() }
+    let (args, start) = (vec![exe.into()], vec![exe.into()]);
+    Process { pid: 7, exe: exe.into(), args, start, ..Process::default() }
 }
 
 fn of(process: Process) -> Facts {
@@ -118,7 +120,7 @@ fn forks_of_a_process_with_huge_memory() {
     let redis = Process { writable_thp: 1 << 30, ..process("/usr/bin/redis-server") };
     let mut facts = of(redis);
     facts.thp.enabled = reading("[always] madvise never");
-    assert_eq!(keys(&facts), ["fork-thp"]);
+    assert_eq!(keys(&facts), ["fork-thp", "thp-always"]);
     assert_eq!(diagnose(&facts)[0].command.as_deref(), Some("echo madvise > /x"));
     facts.thp.enabled = reading("always [madvise] never");
     let finding = &diagnose(&facts)[0];
@@ -142,6 +144,24 @@ fn issue_13_b3_a_process_that_is_all_huge_has_no_problem() {
     assert_eq!(worst(8 << 20, 1 << 20), Some(Severity::Note));
     assert_eq!(worst(6 << 20, 1 << 20), Some(Severity::Problem), "some of its code is not");
     assert_eq!(worst(8 << 20, 1 << 30), Some(Severity::Problem), "its memory is not");
+}
+
+/// Code is not said to need what cannot help it, nor to get nothing where hugelift can lift it.
+#[test]
+fn issue_29_b5_what_is_said_of_a_process_without_huge_pages_fits_what_can_be_done() {
+    let text = Coverage { bytes: 9 << 20, liftable: 8 << 20, huge: 0 };
+    let of = |allows_thp| {
+        let code = vec![CodeObject { path: "/bin/x".into(), text, ..CodeObject::default() }];
+        let facts = Process { text, code, allows_thp, thp_enabled: Some(false), ..process("/bin/x") };
+        diagnose(&Facts { attaches: true, ..of(facts) })
+    };
+    let keys = |found: &[Finding]| found.iter().map(|f| (f.key, f.severity)).collect::<Vec<_>>();
+    let can = of(true);
+    assert_eq!(keys(&can), [("process-thp-off", Severity::Note), ("code-not-huge", Severity::Note)]);
+    assert!(can[1].advice.as_ref().unwrap().contains("hugelift attach 7"), "{can:?}");
+    let cannot = of(false);
+    assert_eq!(keys(&cannot), [("process-thp-off", Severity::Problem)]);
+    assert!(cannot[0].advice.as_ref().unwrap().contains("hugelift attach --backing hugetlb 7"), "{cannot:?}");
 }
 
 #[test]
@@ -186,6 +206,7 @@ fn allocators_offer_where_there_is_much_to_gain() {
         objects: vec![format!("/lib/{object}")],
         environment: vec![variable.to_string()],
         anonymous,
+        malloc: anonymous,
         ..process("/bin/x")
     };
     let on = |object, variable, anonymous| offers(&with(object, variable, anonymous))[0].on;
@@ -202,6 +223,9 @@ fn allocators_offer_where_there_is_much_to_gain() {
     assert_eq!(on("libc.so.6", "GLIBC_TUNABLES=glibc.malloc.hugetlb=0", 1 << 30), Some(false));
     let huge = Process { writable_thp: 900 << 20, ..with("libc.so.6", "X=", 1 << 30) };
     assert_eq!(offers(&huge)[0].on, None);
+    // Memory that is not its own: a runtime with an allocator of its own.
+    let other = Process { malloc: 1 << 20, ..with("libc.so.6", "X=", 1 << 30) };
+    assert_eq!(offers(&other)[0].on, None);
     assert_eq!(keys(&of(with("libc.so.6", "X=", 1 << 30))), ["program-offers"]);
 }
 

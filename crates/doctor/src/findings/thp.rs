@@ -2,7 +2,8 @@
 //! Transparent huge pages: their settings and those of khugepaged
 //! (Documentation/admin-guide/mm/transhuge.rst).
 
-use super::Finding;
+use super::finding::Finding;
+use super::shell::write_command;
 use crate::facts::{Facts, Reading};
 
 /// Base pages per second that khugepaged scans by default: 4096 in 10 s.
@@ -45,6 +46,14 @@ fn switches(facts: &Facts, out: &mut Vec<Finding>) {
         let finding = Finding::problem("thp-never", "transparent huge pages are off", why);
         out.push(finding.read(enabled).set(enabled, "madvise").safe());
     }
+    if enabled.chosen() == "always" {
+        let why = "a program gets them for its heap and stacks without asking: one touched byte takes a whole huge page, \
+                   so that memory may grow, and each fork(2) splits or copies them. With 'madvise' those that ask get \
+                   them, as hugelift, the JVM and allocators do";
+        let finding =
+            Finding::note("thp-always", "all programs get transparent huge pages, asked or not", why);
+        out.push(finding.read(enabled).set(enabled, "madvise"));
+    }
     // The setting of one size overrides the general one unless it is "inherit".
     if let Some(size) = thp.size_enabled.as_ref().filter(|r| r.chosen() == "never") {
         let why = "this setting of one page size overrides the one for all sizes";
@@ -71,7 +80,7 @@ fn switches(facts: &Facts, out: &mut Vec<Finding>) {
                 .seen("tried: MADV_HUGEPAGE", detail)
                 .read(enabled);
         if let Some(compact) = &facts.memory.compact {
-            finding = finding.command(super::write_command(1, compact)).safe();
+            finding = finding.command(write_command(1, compact)).safe();
         }
         out.push(finding);
     }
@@ -147,12 +156,12 @@ fn khugepaged(facts: &Facts, out: &mut Vec<Finding>) {
         let setting: (&Reading, u64) = if slow_sleep { (sleep, 10_000) } else { (pages, 4096) };
         let finding = Finding::note(
             "khugepaged-slow",
-            "khugepaged seldom looks for pages to collapse",
+            "khugepaged seldom scans for pages to collapse",
             format!("it scans {speed}, less than a quarter of the default: small pages stay small"),
         );
         let mut finding = finding.read(sleep).read(pages).set(setting.0, setting.1).safe();
         if slow_sleep && count < 1024 {
-            let second = super::write_command(4096, &pages.source);
+            let second = write_command(4096, &pages.source);
             finding.command = finding.command.map(|first| format!("{first}; {second}"));
         }
         out.push(finding);

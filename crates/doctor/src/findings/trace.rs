@@ -2,7 +2,7 @@
 //! Permissions to trace and to count: hugelift lifts by ptrace(2) and counts by
 //! perf_event_open(2).
 
-use super::Finding;
+use super::finding::Finding;
 use crate::facts::Facts;
 
 const CAP_SYS_PTRACE: u64 = 1 << 19;

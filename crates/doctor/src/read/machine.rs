@@ -7,10 +7,10 @@ use crate::facts::{Facts, Memory, Reading, Thp, Trace};
 use hugelift_core::addr::PageSize;
 use hugelift_core::fields::{bytes_of, field};
 use hugelift_core::printable::Escape;
-use hugelift_os::machine;
-use hugelift_os::machine::tree::Tree;
-use hugelift_os::machine::{cgroup, pools, sysfs};
-use hugelift_os::proc::procfs::ProcError;
+use hugelift_linux::machine;
+use hugelift_linux::machine::tree::Tree;
+use hugelift_linux::machine::{cgroup, pools, sysfs};
+use hugelift_linux::proc::procfs::ProcError;
 use std::path::Path;
 
 const THP: &str = "/sys/kernel/mm/transparent_hugepage";

@@ -5,12 +5,12 @@
 use crate::facts::{Probes, Tried};
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::printable::{Escape, text_to_parse};
-use hugelift_os::machine::sysfs;
-use hugelift_os::pagecache::prime::file_system;
-use hugelift_os::proc::memory::MADV_COLLAPSE;
-use hugelift_os::proc::pagemap;
-use hugelift_os::proc::procfs::Process;
-use hugelift_os::proc::reservation::Reservation;
+use hugelift_linux::machine::sysfs;
+use hugelift_linux::proc::memory::MADV_COLLAPSE;
+use hugelift_linux::proc::pagemap;
+use hugelift_linux::proc::procfs::Process;
+use hugelift_linux::proc::reservation::Reservation;
+use hugelift_pages::pagecache::prime::file_system;
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};

@@ -3,19 +3,21 @@
 
 use crate::facts::{CodeObject, Coverage, Process as Facts};
 use hugelift_core::addr::{Addr, Range};
+use hugelift_core::maps::Prot;
 use hugelift_core::plan::{is_nearly_all, plan};
 use hugelift_core::policy::{Backing, Policy};
 use hugelift_core::printable::text_to_parse;
 use hugelift_core::report::{PartReport, Report};
 use hugelift_core::smaps::Usage;
 use hugelift_core::snapshot::{Part, Snapshot};
-use hugelift_os::elf::elf_file::ElfFile;
-use hugelift_os::elf::opened::opened;
-use hugelift_os::io::open;
-use hugelift_os::pagecache::{self, Search};
-use hugelift_os::proc::mapped::MappedFiles;
-use hugelift_os::proc::procfs::{ProcError, Process};
-use hugelift_os::proc::{memory, pagemap, snapshot};
+use hugelift_linux::command::start_words;
+use hugelift_linux::elf::elf_file::ElfFile;
+use hugelift_linux::elf::opened::opened;
+use hugelift_linux::io::open;
+use hugelift_linux::proc::mapped::MappedFiles;
+use hugelift_linux::proc::procfs::{ProcError, Process};
+use hugelift_linux::proc::{memory, pagemap, snapshot};
+use hugelift_pages::pagecache;
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -40,10 +42,11 @@ const EXAMINED: u64 = 64 << 20;
 /// # Errors
 /// The process has ended, or this user may not read it.
 pub fn facts(pid: u32) -> Result<Facts, ProcError> {
-    let process = Process::new(pid);
-    let snapshot = snapshot::live(Some(pid), 0)?;
+    let process = Process::new(pid).with_memory();
+    let (mut snapshot, policy) = (snapshot::live(Some(process.pid()), 0)?, Policy::default());
+    pagecache::find_wanted(process.pid(), &mut snapshot, &policy);
     let usage = process.smaps()?;
-    let report = Report::new(&snapshot, Some(&usage), &plan(&snapshot, &Policy::default()), None);
+    let report = Report::new(&snapshot, Some(&usage), &plan(&snapshot, &policy), None);
     let exe = std::fs::read_link(process.path("exe")).unwrap_or_default();
     let total = report.totals.get(&Part::Text).copied().unwrap_or_default();
     let private = |u: &&Usage| u.mapping.prot.write && !u.mapping.shared;
@@ -54,15 +57,18 @@ pub fn facts(pid: u32) -> Result<Facts, ProcError> {
         pid,
         exe: text_to_parse(exe.as_os_str().as_bytes()).into_owned(),
         args: strings(&process.read("cmdline").unwrap_or_default()),
+        start: start(process, &exe),
         environment: strings(&process.read("environ").unwrap_or_default())
             .into_iter()
             .filter(|e| e.split_once('=').is_some_and(|(name, _)| VARIABLES.contains(&name)))
             .collect(),
         objects: objects(&snapshot),
         go: is_go(process),
+        allows_thp: snapshot.machine.allows_thp,
         thp_enabled: process.status().ok().and_then(|s| s.thp_enabled),
         text: Coverage { bytes: total.bytes, liftable: total.liftable_bytes, huge: total.huge_bytes },
         reasons: reasons(&report),
+        malloc: malloc(&usage),
         writable_thp: sum(|u| u.anon_huge),
         writable_hugetlb: sum(|u| u.private_hugetlb),
         shared_hugetlb: usage.iter().map(|u| u.shared_hugetlb).fold(0, u64::saturating_add),
@@ -72,14 +78,13 @@ pub fn facts(pid: u32) -> Result<Facts, ProcError> {
         zeros,
         huge_zero: huge.zero_page,
         postgres_huge_pages: postgres(process, &exe),
-        code: code(pid, snapshot, &report),
+        code: code(process.pid(), &snapshot, &report),
     })
 }
 
 /// Returns the objects with a huge page of code or more.
-fn code(pid: u32, mut snapshot: Snapshot, report: &Report) -> Vec<CodeObject> {
-    let opened = opened(pid, &snapshot);
-    pagecache::find(Some(pid), &mut snapshot, &[Part::Text], |_| true, Search::Whole);
+fn code(pid: u32, snapshot: &Snapshot, report: &Report) -> Vec<CodeObject> {
+    let opened = opened(pid, snapshot);
     let extents = snapshot.extents();
     let mut all = Vec::new();
     for (index, object) in report.objects.iter().enumerate() {
@@ -104,6 +109,33 @@ fn code(pid: u32, mut snapshot: Snapshot, report: &Report) -> Vec<CodeObject> {
         });
     }
     all
+}
+
+/// Returns the words that start the process again.
+fn start(process: Process, exe: &Path) -> Vec<String> {
+    let words = start_words(process);
+    let words = if words.is_empty() { vec![exe.as_os_str().to_os_string()] } else { words };
+    words.iter().map(|word| text_to_parse(word.as_bytes()).into_owned()).collect()
+}
+
+/// Returns the anonymous bytes of glibc's malloc that can be told from other memory: the heap, and the heaps of further
+/// arenas, which begin at a multiple of their greatest size (malloc/arena.c, `HEAP_MAX_SIZE`) and have the rest of it
+/// reserved behind them. Large blocks that it maps alone cannot be told.
+fn malloc(usage: &[Usage]) -> u64 {
+    const ARENA: u64 = 64 << 20;
+    let is_free = |u: &Usage| !u.mapping.is_file() && !u.mapping.prot.read && !u.mapping.prot.write;
+    let ends_with = |here: &Usage, next: &Usage| {
+        let end = next.mapping.range.end.0;
+        here.mapping.range.end == next.mapping.range.start && is_free(next) && end.is_multiple_of(ARENA)
+    };
+    let is_arena = |(at, here): &(usize, &Usage)| {
+        here.mapping.range.start.0.is_multiple_of(ARENA)
+            && here.mapping.path.as_os_str().is_empty()
+            && usage.get(at + 1).is_some_and(|next| ends_with(here, next))
+    };
+    let all = usage.iter().enumerate().filter(|(_, u)| u.mapping.prot == Prot::RW && !u.mapping.shared);
+    let own = all.filter(|one| one.1.mapping.is_named("[heap]") || is_arena(one));
+    own.map(|(_, u)| u.anonymous).fold(0, u64::saturating_add)
 }
 
 /// Splits strings that end with NUL.

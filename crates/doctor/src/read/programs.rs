@@ -7,12 +7,12 @@ use hugelift_core::plan::plan;
 use hugelift_core::policy::Policy;
 use hugelift_core::report::Report;
 use hugelift_core::snapshot::Part;
+use hugelift_linux::elf::file_snapshot::{by_itself, of_file};
+use hugelift_linux::proc::mapped::MappedFiles;
+use hugelift_linux::proc::procfs::Process;
+use hugelift_linux::proc::snapshot;
 use hugelift_measure::processes::reader::Processes;
 use hugelift_measure::processes::{Sample, TextState};
-use hugelift_os::elf::file_snapshot::of_file;
-use hugelift_os::proc::mapped::MappedFiles;
-use hugelift_os::proc::procfs::Process;
-use hugelift_os::proc::snapshot;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -78,7 +78,7 @@ fn can_be_run(pid: u32) -> bool {
 /// Returns how much of the text of the executable, and of the objects that it needs at its start, is
 /// huge in the process.
 fn coverage(pid: u32, exe: &Path) -> Option<Coverage> {
-    let needed = of_file(exe, None).ok()?;
+    let needed = of_file(exe, by_itself).ok()?;
     let needed: HashSet<FileId> = needed.snapshot.objects.iter().map(|o| o.file).collect();
     let snapshot = snapshot::live(Some(pid), 0).ok()?;
     let usage = Process::new(pid).smaps().ok()?;

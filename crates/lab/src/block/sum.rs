@@ -61,7 +61,7 @@ fn total(sums: impl IntoIterator<Item = u64>) -> u64 {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{SUMS, total, words};
+    use crate::block::sum::{SUMS, total, words};
     use std::arch::x86_64::{
         __m128i, __m256i, _mm_add_epi64, _mm_setzero_si128, _mm256_add_epi64, _mm256_setzero_si256,
     };
@@ -105,7 +105,7 @@ mod x86 {
 
 #[cfg(target_arch = "aarch64")]
 mod arm {
-    use super::{SUMS, total, words};
+    use crate::block::sum::{SUMS, total, words};
     use std::arch::aarch64::{uint64x2_t, vaddq_u64, vdupq_n_u64};
     use std::mem::transmute;
 

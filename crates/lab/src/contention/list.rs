@@ -2,7 +2,9 @@
 //! The model of the lock-free list, node by node. A core whose exchange fails waits twice as long each time,
 //! like `Backoff` of crate `hugelift-epoch`.
 
-use super::{Costs, Events, Line, OPERATIONS, VaryingWork};
+use super::costs::Costs;
+use super::line::Line;
+use super::simulation::{Events, OPERATIONS, VaryingWork};
 
 /// What a core does, up to its next event.
 #[derive(Clone, Copy, PartialEq, Debug)]

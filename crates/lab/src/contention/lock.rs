@@ -5,12 +5,13 @@
 //! A waiter reads the word again after each write to its line, and tries to take the lock when it was
 //! released. All waiters do so, and each read and each try moves the line to another core. So handing the
 //! lock over takes longer with more waiters, until they sleep. Then it takes a system call and a wake-up.
-//! A waiter that is about to sleep does not if the word has changed before its system call looks at it
-//! (futex(2), EAGAIN). A core that holds the lock for a shorter time than a system call takes is thus seldom
-//! slept for.
+//! The system call reads the word once more. If it has changed, the waiter does not sleep (futex(2), EAGAIN).
+//! If a core holds the lock for a shorter time than a system call takes, waiters seldom sleep.
 //! The data that the lock protects has a line of its own.
 
-use super::{Costs, Events, Line, VaryingWork};
+use super::costs::Costs;
+use super::line::Line;
+use super::simulation::{Events, VaryingWork};
 use std::collections::VecDeque;
 
 /// How often each core takes the lock: less often than other models have operations, since each can have
@@ -38,7 +39,7 @@ enum Step {
     Retry,
     /// Exchanges the word for one that says that there are sleepers.
     Sleep,
-    /// Is in the system call that looks at the word and then sleeps.
+    /// Is in the system call that reads the word and then sleeps.
     Wait,
     /// Leaves this system call, since the word has changed.
     Refused,
@@ -195,11 +196,11 @@ impl<'a> Lock<'a> {
         self.word(now, core, Step::Read);
     }
 
-    /// Makes the core call futex(2), which looks at the word half-way.
+    /// Makes the core call futex(2), which reads the word half-way.
     fn wait(&mut self, now: f64, core: usize) {
         self.slept[core] = true;
-        let looks = self.varying.next(self.costs.refused / 2.0);
-        self.next(core, Step::Wait, now + looks);
+        let reads = self.varying.next(self.costs.refused / 2.0);
+        self.next(core, Step::Wait, now + reads);
     }
 
     fn released(&mut self, now: f64, core: usize) {

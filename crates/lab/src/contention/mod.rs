@@ -17,66 +17,17 @@
 //! U. Drepper, "Futexes are tricky", 2011, for waiters that sleep. All times come from the caller. None of
 //! them may come from a measurement of what the model predicts.
 
+mod costs;
+mod line;
 mod list;
 mod lock;
+mod simulation;
+
+pub use costs::{Costs, Transfer};
+pub use lock::SPINS;
 
 use list::Lists;
 use lock::Lock;
-pub use lock::SPINS;
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
-
-/// The time of the transfer of a cache line, in nanoseconds.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Transfer {
-    /// Between cores of one socket.
-    pub within: f64,
-    /// Between cores of two sockets.
-    pub between: f64,
-    /// CPUs of a socket.
-    pub socket: usize,
-}
-
-impl Transfer {
-    /// Returns a machine on which all transfers take the same time.
-    pub const fn flat(nanoseconds: f64) -> Transfer {
-        Transfer { within: nanoseconds, between: nanoseconds, socket: usize::MAX }
-    }
-
-    /// Returns the nanoseconds of a transfer between two cores.
-    fn nanoseconds(&self, from: usize, to: usize) -> f64 {
-        if from / self.socket == to / self.socket { self.within } else { self.between }
-    }
-}
-
-/// The costs of the machine, in nanoseconds.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Costs {
-    /// Transfer of a cache line from the cache of another core.
-    pub transfer: Transfer,
-    /// An atomic operation on a line in the core's own cache.
-    pub atomic: f64,
-    /// Taking the lock, holding it and releasing it once, uncontended.
-    pub held: f64,
-    /// The same for the lock whose waiters spin.
-    pub held_spinning: f64,
-    /// One round of spinning.
-    pub pause: f64,
-    /// Waking a sleeper, on the side of the waker.
-    pub wake: f64,
-    /// The time from the wake-up until the sleeper runs.
-    pub awake: f64,
-    /// The system call that wakes a sleeper, if there is none.
-    pub wake_nobody: f64,
-    /// The system call by which a waiter sleeps, if the lock has changed and it does not sleep.
-    pub refused: f64,
-    /// Entering and exiting with epochs, uncontended.
-    pub epochs: f64,
-    /// Work of a task outside of entering and exiting, per operation.
-    pub work: f64,
-    /// The time between two waits of any task.
-    pub between_waits: f64,
-}
 
 /// The implementations of the contract.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -105,9 +56,6 @@ pub fn throughput(scheme: Scheme, cores: usize, costs: &Costs) -> f64 {
     }
 }
 
-/// Operations per core in a simulation.
-const OPERATIONS: usize = 100;
-
 /// Epochs share only the line of the global epoch. Each wait invalidates it once in every core, and takes
 /// each task's own line from it once.
 fn epochs(cores: usize, costs: &Costs) -> f64 {
@@ -116,99 +64,9 @@ fn epochs(cores: usize, costs: &Costs) -> f64 {
     cores as f64 / (operation + 2.0 * lost) * 1e9
 }
 
-/// Events in the order of time; events at the same time in the order of cores.
-#[derive(Default)]
-struct Events(BinaryHeap<Reverse<(u64, usize)>>);
-
-impl Events {
-    /// Adds an event, in whole picoseconds, which keep the order exact. Returns the rounded time.
-    fn add(&mut self, nanoseconds: f64, core: usize) -> f64 {
-        let time = (nanoseconds.max(0.0) * 1e3) as u64;
-        self.0.push(Reverse((time, core)));
-        time as f64 / 1e3
-    }
-
-    fn next(&mut self) -> Option<(f64, usize)> {
-        self.0.pop().map(|Reverse((time, core))| (time as f64 / 1e3, core))
-    }
-}
-
-/// Draws the time of the work. It varies by up to a quarter, and in the same way at every run.
-struct VaryingWork(fastrand::Rng);
-
-impl VaryingWork {
-    fn seeded(seed: u64) -> VaryingWork {
-        VaryingWork(fastrand::Rng::with_seed(seed))
-    }
-
-    fn next(&mut self, mean: f64) -> f64 {
-        mean * (0.75 + 0.5 * self.0.f64())
-    }
-}
-
-/// A cache line: which cores have a valid copy, and the requests on their way to it.
-#[derive(Clone)]
-struct Line {
-    has: Vec<bool>,
-    /// How many cores have a valid copy.
-    shared: usize,
-    /// When the line leaves the core that has it, in the order of time; for which core, and whether that
-    /// core writes to it.
-    leaves: VecDeque<(f64, usize, bool)>,
-    /// When the last transfer ends, and at which core.
-    free: f64,
-    last: usize,
-}
-
-impl Line {
-    fn new(cores: usize) -> Line {
-        Line { has: vec![false; cores], shared: 0, leaves: VecDeque::new(), free: 0.0, last: 0 }
-    }
-
-    /// Gives the core a copy, the only one if it writes.
-    fn give(&mut self, core: usize, write: bool) {
-        if write {
-            self.has.fill(false);
-            self.shared = 0;
-        }
-        self.shared += usize::from(!self.has[core]);
-        self.has[core] = true;
-    }
-
-    /// Reads the line or makes an atomic operation on it; returns when that is done.
-    fn access(&mut self, now: f64, core: usize, write: bool, costs: &Costs) -> f64 {
-        while let Some(&(leaves, to, writes)) = self.leaves.front()
-            && leaves <= now
-        {
-            self.leaves.pop_front();
-            self.give(to, writes);
-        }
-        let takes = if write { costs.atomic } else { 0.0 };
-        // Before its first use no core has the line, and no transfer is needed.
-        let unused = self.shared == 0 && self.leaves.is_empty();
-        if unused || (self.has[core] && (!write || self.shared == 1)) {
-            self.give(core, write);
-            if unused {
-                self.last = core;
-            }
-            return now + takes;
-        }
-        let time = if self.has[core] {
-            // The others drop their copies. This takes as long as a transfer from the farthest of them.
-            let others = (0..self.has.len()).filter(|&other| self.has[other] && other != core);
-            others.map(|other| costs.transfer.nanoseconds(other, core)).fold(0.0, f64::max)
-        } else {
-            costs.transfer.nanoseconds(self.last, core)
-        };
-        self.free = self.free.max(now) + time;
-        self.last = core;
-        self.leaves.push_back((self.free - time / 2.0, core, write));
-        self.free + takes
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::line::Line;
     use super::*;
 
     const COSTS: Costs = Costs {

@@ -89,7 +89,7 @@ mod tests {
         memory.write(0, 2);
         assert_eq!(
             memory.usage().expect("smaps").pss,
-            (1 << 20) + (hugelift_os::machine::base_page().bytes() / 2)
+            (1 << 20) + (hugelift_linux::machine::base_page().bytes() / 2)
         );
         let pid = child.child;
         drop(child);

@@ -9,7 +9,9 @@
 //! All kinds of pages take part in each round, in an order drawn anew, so that rounds are pairs for
 //! `hugelift_measure::stats`.
 
+mod case;
 mod fork;
+mod measured;
 mod outcome;
 mod ratios;
 mod redis;
@@ -22,11 +24,12 @@ use crate::perform::Experiment;
 use crate::progress::Progress;
 use crate::results::Outcome;
 use anyhow::Result;
+use case::{Case, Pattern};
 use hugelift_core::addr::{PageSize, human_bytes};
-use hugelift_os::machine::{base_page, memory_left_here, probe, thp_page};
-use redis::Served;
+use hugelift_linux::machine::{memory_left_here, probe, thp_page};
+use measured::Measured;
+use ratios::FEWEST;
 use std::time::{Duration, Instant};
-use whole::Whole;
 use write::Forked;
 
 /// The experiment, for `hugelift lab all`.
@@ -35,82 +38,6 @@ pub const EXPERIMENT: Experiment = Experiment {
     title: "fork(2), and writes while the child has its copy",
     run: |quick, progress| run(&Options::usual(quick), progress),
 };
-
-/// Which pages the parent writes to, each once.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Pattern {
-    /// One base page of each huge page, at a random place.
-    OnePerHuge,
-    /// An eighth of all base pages, in random order.
-    Random,
-    /// All base pages, from the first to the last.
-    Every,
-}
-
-impl Pattern {
-    /// All patterns.
-    const ALL: [Pattern; 3] = [Pattern::OnePerHuge, Pattern::Random, Pattern::Every];
-
-    /// Returns how many base pages it writes to in a huge page of `base_pages` base pages, on average.
-    fn written(self, base_pages: u64) -> u64 {
-        match self {
-            Pattern::OnePerHuge => 1,
-            Pattern::Random => (base_pages / 8).max(1),
-            Pattern::Every => base_pages,
-        }
-    }
-}
-
-/// One combination that is measured.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Case {
-    /// Memory of the parent, in huge pages.
-    pub huge_pages: u64,
-    /// Kind of pages that the memory is on.
-    pub pages: Pages,
-    /// Pages that the parent writes to.
-    pub pattern: Pattern,
-}
-
-impl Case {
-    /// Returns the bytes that it takes, with the copies.
-    fn bytes(self, huge: PageSize) -> u64 {
-        let base = huge.bytes() / base_page().bytes();
-        let copied = match self.pages {
-            // Kernels before 5.8 copy a transparent huge page as a whole too.
-            Pages::Hugetlb(_) | Pages::Thp => huge.bytes(),
-            Pages::Small => self.pattern.written(base) * base_page().bytes(),
-        };
-        self.huge_pages.saturating_mul(huge.bytes() + copied)
-    }
-}
-
-/// The measurements.
-#[derive(Clone, Debug, Default)]
-struct Measured {
-    /// The forks of each case. The forks of one size and pattern with the same index are of one round.
-    pub cases: Vec<(Case, Vec<Forked>)>,
-    /// Whole processes, by kind of pages, then by round.
-    pub whole: Vec<(Pages, Vec<Whole>)>,
-    /// The memory of a whole process in huge pages.
-    pub whole_pages: u64,
-    /// redis while it saves its data.
-    pub served: Served,
-    /// What was left out, and why.
-    pub notes: Vec<String>,
-    /// Subjects that there is a note about already.
-    noted: Vec<&'static str>,
-}
-
-impl Measured {
-    /// Adds a note unless there is one about this subject: the same is true of larger cases.
-    fn note(&mut self, about: &'static str, text: String) {
-        if !self.noted.contains(&about) {
-            self.noted.push(about);
-            self.notes.push(text);
-        }
-    }
-}
 
 /// How much is measured.
 #[derive(Clone, Debug)]
@@ -130,9 +57,6 @@ const OFTEN: u64 = 64;
 
 /// Cases with more huge pages than this take long enough to be run once.
 const LARGE: u64 = 512;
-
-/// The fewest rounds for an interval.
-const FEWEST: u64 = 6;
 
 /// The huge pages that the forks of a step have together at least. A step of fewer would be too short to
 /// see whether it was disturbed.
@@ -413,16 +337,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn copies_are_included() {
-        let huge = PageSize::MB2;
-        let bytes = |pages, pattern| Case { huge_pages: 10, pages, pattern }.bytes(huge);
-        assert_eq!(bytes(Pages::Hugetlb(huge), Pattern::OnePerHuge), 40 << 20);
-        assert_eq!(bytes(Pages::Thp, Pattern::OnePerHuge), 40 << 20);
-        assert_eq!(bytes(Pages::Small, Pattern::Every), 40 << 20);
-        assert_eq!(bytes(Pages::Small, Pattern::OnePerHuge), (20 << 20) + 10 * base_page().bytes());
-    }
-
-    #[test]
     fn small_sizes_have_enough_rounds_for_an_interval() {
         for quick in [true, false] {
             let options = Options::usual(quick);
@@ -430,14 +344,5 @@ mod tests {
             assert!(sizes.clone().count() >= 3, "{options:?}");
             assert!(sizes.clone().all(|size| options.rounds(*size) >= 10), "{options:?}");
         }
-    }
-
-    #[test]
-    fn a_note_about_one_thing_is_made_once() {
-        let mut measured = Measured::default();
-        measured.note("memory", "first".into());
-        measured.note("memory", "second".into());
-        measured.note("thp", "third".into());
-        assert_eq!(measured.notes, ["first", "third"]);
     }
 }

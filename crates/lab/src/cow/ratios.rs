@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Compares kinds of pages, round by round, and says what the comparison carries.
 
+use super::case::{Case, Pattern};
+use super::measured::Measured;
 use super::redis::{Save, Side};
 use super::whole::Whole;
 use super::write::Forked;
-use super::{Case, FEWEST, Measured, Pattern};
 use crate::latency::Latencies;
 use crate::memory::Pages;
 use hugelift_measure::stats::{self, Estimate};
@@ -198,6 +199,9 @@ fn of_redis(saves: &[Save]) -> Vec<Ratio> {
     }
     all
 }
+
+/// The fewest rounds for an interval.
+pub(super) const FEWEST: u64 = 6;
 
 #[cfg(test)]
 mod tests {

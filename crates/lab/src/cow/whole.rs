@@ -13,7 +13,7 @@ use super::fork::wait_for_end;
 use crate::memory::Pages;
 use anyhow::{Context as _, Result, bail, ensure};
 use hugelift_core::addr::PageSize;
-use hugelift_os::proc::reservation::Reservation;
+use hugelift_linux::proc::reservation::Reservation;
 use nix::errno::Errno;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
@@ -174,7 +174,7 @@ fn fill(memory: *mut u8, bytes: usize, byte: u8) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hugelift_os::machine::thp_page;
+    use hugelift_linux::machine::thp_page;
 
     #[test]
     fn a_process_costs_the_sum_of_its_phases() {

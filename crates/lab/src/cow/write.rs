@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Measures one fork and the writes after it.
 
+use super::case::{Case, Pattern};
 use super::fork::Checkpoint;
-use super::{Case, Pattern};
 use crate::block::Block;
 use crate::clock::{since_ns, thread_cpu_ns};
 use crate::memory::{Pages, page_faults};
 use anyhow::{Context as _, Result};
 use hugelift_core::addr::PageSize;
 use hugelift_core::smaps::Usage;
-use hugelift_os::machine::base_page;
+use hugelift_linux::machine::base_page;
 use std::time::Instant;
 
 /// The maximum number of random loads in one measurement.
@@ -159,7 +159,7 @@ fn join(memory: &Block) -> Result<Option<Joined>> {
 mod tests {
     use super::*;
     use crate::latency::Latencies;
-    use hugelift_os::machine::{probe, thp_page};
+    use hugelift_linux::machine::{probe, thp_page};
 
     fn run(pages: Pages, pattern: Pattern) -> Option<Forked> {
         let _alone = crate::alone();

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The blocks of memory that are copied from and to.
 
+use super::kind::{Kind, Source};
 use super::source::{Found, read_and_inspect};
-use super::{Kind, Source};
 use crate::block::Block;
 use crate::memory::Pages;
 use crate::setting::Setting;
 use anyhow::{Context as _, Result};
 use hugelift_core::snapshot::ThpOff;
-use hugelift_os::machine::probe;
-use hugelift_os::machine::tree::Tree;
+use hugelift_linux::machine::probe;
+use hugelift_linux::machine::tree::Tree;
 
 /// Whether memory never written may be mapped to the huge zero page.
 const USE_ZERO_PAGE: &str = "/sys/kernel/mm/transparent_hugepage/use_zero_page";

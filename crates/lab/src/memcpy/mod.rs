@@ -9,25 +9,25 @@
 
 mod blocks;
 mod counts;
+mod kind;
+mod measured;
 mod outcome;
 mod perf_bench;
 mod source;
 mod trap;
 
 use crate::clock::thread_cpu_ns;
-use crate::memory::Pages;
 use crate::perform::Experiment;
 use crate::progress::Progress;
 use crate::read_machine::read_machine;
 use crate::results::Outcome;
 use anyhow::Result;
 use blocks::Blocks;
-use counts::Misses;
 use hugelift_core::addr::human_bytes;
-use hugelift_os::machine::memory_left_here;
-use hugelift_os::machine::tree::Tree;
-use perf_bench::PerfBench;
-use source::Found;
+use hugelift_linux::machine::memory_left_here;
+use hugelift_linux::machine::tree::Tree;
+use kind::Kind;
+use measured::{Measured, Size, Timed};
 use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
@@ -37,113 +37,6 @@ pub const EXPERIMENT: Experiment = Experiment {
     title: "the huge zero page trap: copies from memory that was never written",
     run: |quick, progress| run(&Options::usual(quick), progress),
 };
-
-/// An operation that is timed. Its destination was written before.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
-    /// memcpy(3) from this source to memory on these pages.
-    Copy(Source, Pages),
-    /// memset(3) of memory on these pages.
-    Set(Pages),
-    /// Reading alone, which shows from which cache the bytes come.
-    Read(Source),
-}
-
-/// The source of a copy.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Source {
-    /// Memory never written, that would get these pages.
-    Never(Pages),
-    /// Written memory on these pages.
-    Written(Pages),
-    /// Memory never written, but read while `use_zero_page` was 0: transparent huge pages full of zeros.
-    Unshared,
-}
-
-impl Kind {
-    /// One side of the trap. It differs from [`Kind::HUGE_ZERO`] in the zero page that is read, and in
-    /// nothing else.
-    pub const SMALL_ZERO: Kind = Kind::Copy(Source::Never(Pages::Small), Pages::Thp);
-    /// The other side of the trap.
-    pub const HUGE_ZERO: Kind = Kind::Copy(Source::Never(Pages::Thp), Pages::Thp);
-    /// The copy that the literature compares with [`Kind::HUGE_ZERO`]: huge pages off for both blocks.
-    pub const NEVER_OFF: Kind = Kind::Copy(Source::Never(Pages::Small), Pages::Small);
-    /// A written source, huge pages off and on.
-    pub const WRITTEN: [Kind; 2] = [
-        Kind::Copy(Source::Written(Pages::Small), Pages::Small),
-        Kind::Copy(Source::Written(Pages::Thp), Pages::Thp),
-    ];
-    /// memset(3), huge pages off and on.
-    pub const SET: [Kind; 2] = [Kind::Set(Pages::Small), Kind::Set(Pages::Thp)];
-    /// All kinds.
-    pub const ALL: [Kind; 11] = [
-        Kind::NEVER_OFF,
-        Kind::HUGE_ZERO,
-        Kind::SMALL_ZERO,
-        Kind::WRITTEN[0],
-        Kind::WRITTEN[1],
-        // Only root can make this source.
-        Kind::Copy(Source::Unshared, Pages::Thp),
-        Kind::SET[0],
-        Kind::SET[1],
-        Kind::Read(Source::Never(Pages::Small)),
-        Kind::Read(Source::Never(Pages::Thp)),
-        Kind::Read(Source::Written(Pages::Thp)),
-    ];
-}
-
-/// The measurements of a [`Kind`] with blocks of one size.
-#[derive(Clone, Debug)]
-struct Timed {
-    /// The operation.
-    pub kind: Kind,
-    /// CPU time of one operation in nanoseconds, by round.
-    pub times: Vec<f64>,
-    /// Wall time of one operation in nanoseconds, by round.
-    pub wall: Vec<f64>,
-    /// Cache and TLB misses of the CPU.
-    pub misses: Option<Misses>,
-}
-
-/// All measurements with blocks of one size.
-#[derive(Clone, Debug)]
-struct Size {
-    /// Size of a block in bytes.
-    pub bytes: usize,
-    /// In the order of [`Kind::ALL`].
-    pub timed: Vec<Timed>,
-    /// Whether other programs disturbed some of its rounds.
-    pub disturbed: bool,
-}
-
-impl Size {
-    /// Returns the CPU times of a kind in nanoseconds, by round; `None` if there are none.
-    pub fn times(&self, kind: Kind) -> Option<&[f64]> {
-        self.measured(kind).map(|timed| &timed.times[..])
-    }
-
-    /// Returns the wall times of a kind in nanoseconds, by round; `None` if there are none.
-    pub fn wall(&self, kind: Kind) -> Option<&[f64]> {
-        self.measured(kind).map(|timed| &timed.wall[..])
-    }
-
-    fn measured(&self, kind: Kind) -> Option<&Timed> {
-        self.timed.iter().find(|timed| timed.kind == kind && !timed.times.is_empty())
-    }
-}
-
-/// Everything that was measured.
-#[derive(Clone, Debug, Default)]
-struct Measured {
-    /// By size of the blocks.
-    pub sizes: Vec<Size>,
-    /// The pages that the sources were found to have.
-    pub found: Vec<(Source, Found)>,
-    /// Results of perf's own benchmark.
-    pub perf: Option<PerfBench>,
-    /// What was left out, and why.
-    pub notes: Vec<String>,
-}
 
 const MB: usize = 1 << 20;
 /// Sizes of a block with `--quick`.

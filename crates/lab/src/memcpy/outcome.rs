@@ -2,9 +2,10 @@
 //! Makes tables, plots and advice of the measurements.
 
 use super::counts::EVENTS;
+use super::kind::{Kind, Source};
+use super::measured::{Measured, Size};
 use super::perf_bench::PerfBench;
 use super::trap::{Trap, reads, slowdown};
-use super::{Kind, Measured, Size, Source};
 use crate::memory::Pages;
 use crate::results::machine::Machine;
 use crate::results::unit::Unit;

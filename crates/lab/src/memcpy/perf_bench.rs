@@ -4,9 +4,9 @@
 
 use anyhow::{Context as _, Result, ensure};
 use hugelift_core::printable::text_to_parse;
+use hugelift_linux::proc::procfs::Process;
 use hugelift_measure::child::Child;
 use hugelift_measure::program::{Output, Program};
-use hugelift_os::proc::procfs::Process;
 use std::process::Command;
 use std::time::Duration;
 

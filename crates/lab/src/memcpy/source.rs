@@ -9,8 +9,8 @@
 use crate::block::Block;
 use crate::memory::page_faults;
 use anyhow::{Context as _, Result};
-use hugelift_os::machine::base_page;
-use hugelift_os::proc::pagemap::{huge_bytes, present_bytes};
+use hugelift_linux::machine::base_page;
+use hugelift_linux::proc::pagemap::{huge_bytes, present_bytes};
 use nix::errno::Errno;
 use std::fmt;
 
@@ -30,7 +30,7 @@ pub struct Found {
 impl fmt::Display for Found {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         use hugelift_core::addr::human_bytes;
-        let (base, huge) = (base_page(), hugelift_os::machine::thp_page());
+        let (base, huge) = (base_page(), hugelift_linux::machine::thp_page());
         let huge = huge.map_or("huge".into(), |page| page.to_string());
         let kinds = [
             (self.base, format!("of its own on {base} pages")),
@@ -88,7 +88,7 @@ fn by_faults(zeros: u64, faults: u64) -> u64 {
 mod tests {
     use super::*;
     use crate::memory::Pages;
-    use hugelift_os::machine::{probe, thp_page};
+    use hugelift_linux::machine::{probe, thp_page};
 
     const LEN: u64 = 8 << 20;
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the measurements say of the trap: at which sizes it is seen, how sure that is, and why.
 
-use super::{Kind, Measured, Size, Source};
+use super::kind::{Kind, Source};
+use super::measured::{Measured, Size};
 use crate::memory::Pages;
 use crate::results::claim::Claim;
 use crate::results::machine::Machine;

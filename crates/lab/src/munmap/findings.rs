@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Makes tables, plots and advice of the measurements.
 
+use super::case::{Case, Measured};
 use super::cycle::{Cycle, Touch};
 use super::tasks::Kind;
-use super::{Case, Measured};
 use crate::cpus;
 use crate::memory::Pages;
 use crate::results::claim::Claim;
@@ -328,7 +328,7 @@ fn cost(measured: &[Measured], disturbed: bool) -> Option<(String, Vec<Claim>)> 
 
 #[cfg(test)]
 mod tests {
-    use super::super::Sample as OneSample;
+    use super::super::case::Sample as OneSample;
     use super::*;
 
     fn case(kind: Kind, touch: Touch, pages: Pages, tasks: usize, total: f64) -> Measured {

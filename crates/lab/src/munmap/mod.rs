@@ -5,6 +5,7 @@
 //! (<https://github.com/antonblanchard/will-it-scale>): the same size, the same two calls, tasks pinned to
 //! the CPUs in turn, counts read once a second.
 
+mod case;
 mod cycle;
 mod findings;
 mod tasks;
@@ -18,8 +19,9 @@ use crate::perform::Experiment;
 use crate::progress::Progress;
 use crate::results::Outcome;
 use anyhow::Result;
+use case::{Case, Measured, Sample};
 use cycle::BYTES;
-use hugelift_os::machine::memory_left_here;
+use hugelift_linux::machine::memory_left_here;
 use std::time::{Duration, Instant};
 use tasks::Tasks;
 
@@ -56,95 +58,22 @@ pub struct Options {
     pub touch: Option<Touch>,
 }
 
-/// One combination that is measured.
-#[derive(Clone, Copy, PartialEq, Debug)]
-struct Case {
-    kind: Kind,
-    cycle: Cycle,
-    tasks: usize,
-}
-
-impl Case {
-    fn name(&self) -> String {
-        let Cycle { pages, touch } = self.cycle;
-        format!("{}, {}, {} {}", pages.name(), touch.name(), self.tasks, self.kind.name())
-    }
-
-    /// Returns whether the sentences of the report rest on this case. Such cases come first, in case the time
-    /// ends.
-    fn is_stated(&self) -> bool {
-        let Cycle { pages, touch } = self.cycle;
-        let alone_or_full = self.tasks == 1 || self.tasks == cpus::count();
-        match touch {
-            Touch::None => pages == Pages::Small && alone_or_full,
-            Touch::First => false,
-            Touch::All => self.kind == Kind::Processes && self.tasks == 1,
-        }
-    }
-
-    /// Returns whether this case is measured if the user asks for no number of tasks. `--quick` leaves out what
+impl Options {
+    /// Returns whether a case is measured if the user asks for no number of tasks. `--quick` leaves out what
     /// no sentence rests on, except what the user asks for by name.
-    fn is_measured(&self, options: &Options) -> bool {
-        if !options.quick || self.is_stated() {
+    fn measures(&self, case: &Case) -> bool {
+        if !self.quick || case.is_stated() {
             return true;
         }
-        let Cycle { pages, touch } = self.cycle;
+        let Cycle { pages, touch } = case.cycle;
         let most = if pages == Pages::Small && touch != Touch::All { 2 } else { 1 } * cpus::count();
         // Without a touch the kind of pages makes no difference: there are none.
-        let touch_counts = touch != Touch::None || pages == Pages::Small || options.touch.is_some();
+        let touch_counts = touch != Touch::None || pages == Pages::Small || self.touch.is_some();
         // With all pages touched, threads are as fast as processes.
-        let kind_counts = touch != Touch::All || self.kind == Kind::Processes || options.kind.is_some();
-        [1, cpus::count(), most].contains(&self.tasks)
-            && (touch_counts || options.pages.is_some())
-            && (kind_counts || options.touch.is_some())
-    }
-}
-
-/// Cycles per second in one sample.
-#[derive(Clone, PartialEq, Debug)]
-struct Sample {
-    /// Whether it counts; a sample of the warm-up does not.
-    measured: bool,
-    /// Cycles per second of the slowest task.
-    min: f64,
-    /// Cycles per second of the fastest task.
-    max: f64,
-    /// Cycles per second of all tasks together.
-    total: f64,
-}
-
-/// The measurements of a case.
-#[derive(Clone, PartialEq, Debug)]
-struct Measured {
-    case: Case,
-    samples: Vec<Sample>,
-    /// The kernel function in which tasks were seen asleep most often, and its share of all checks.
-    asleep: Option<(String, f64)>,
-    /// CPU time per cycle in seconds, by sample that counts.
-    cpu: Vec<f64>,
-    /// Whether other programs disturbed the samples.
-    disturbed: bool,
-}
-
-impl Measured {
-    /// Returns the cycles per second of all tasks, by sample that counts.
-    fn rates(&self) -> Vec<f64> {
-        self.samples.iter().filter(|s| s.measured).map(|s| s.total).collect()
-    }
-
-    /// Returns the cycles per second of all tasks, over the samples that count.
-    fn average(&self) -> Option<f64> {
-        let counted = self.rates();
-        // There is no rate if no cycle has ended.
-        let sum = counted.iter().sum::<f64>();
-        (sum > 0.0).then(|| sum / counted.len() as f64)
-    }
-
-    /// Returns the CPU time per cycle in seconds, over the samples that count.
-    fn cpu(&self) -> Option<f64> {
-        // Samples are equally long, so that each counts by its cycles.
-        let cycles: Vec<f64> = self.cpu.iter().map(|cpu| 1.0 / cpu).collect();
-        (!cycles.is_empty()).then(|| cycles.len() as f64 / cycles.iter().sum::<f64>())
+        let kind_counts = touch != Touch::All || case.kind == Kind::Processes || self.kind.is_some();
+        [1, cpus::count(), most].contains(&case.tasks)
+            && (touch_counts || self.pages.is_some())
+            && (kind_counts || self.touch.is_some())
     }
 }
 
@@ -214,7 +143,7 @@ fn choose(
                 let cycle = Cycle { pages, touch };
                 let all = counts.iter().map(|&tasks| Case { kind, cycle, tasks });
                 let fits = |case: &Case| touch != Touch::All || fits(case.tasks);
-                cases.extend(all.filter(|case| fits(case) && (alone || case.is_measured(options))));
+                cases.extend(all.filter(|case| fits(case) && (alone || options.measures(case))));
             }
         }
     }
@@ -415,16 +344,16 @@ mod tests {
         let case = |kind, pages, touch, tasks| Case { kind, cycle: Cycle { pages, touch }, tasks };
         let cpus = cpus::count();
         for (kind, tasks) in [Kind::Processes, Kind::Threads].into_iter().flat_map(|k| [(k, 1), (k, cpus)]) {
-            assert!(case(kind, Pages::Small, Touch::None, tasks).is_measured(&quick));
+            assert!(quick.measures(&case(kind, Pages::Small, Touch::None, tasks)));
             let others = case(kind, Pages::Thp, Touch::None, tasks);
-            assert!(!others.is_measured(&quick));
-            assert!(others.is_measured(&Options { touch: Some(Touch::None), ..quick.clone() }));
+            assert!(!quick.measures(&others));
+            assert!(Options { touch: Some(Touch::None), ..quick.clone() }.measures(&others));
         }
         for pages in [Pages::Small, Pages::Thp] {
-            assert!(case(Kind::Processes, pages, Touch::All, 1).is_measured(&quick));
-            assert!(!case(Kind::Processes, pages, Touch::All, 2 * cpus).is_measured(&quick));
+            assert!(quick.measures(&case(Kind::Processes, pages, Touch::All, 1)));
+            assert!(!quick.measures(&case(Kind::Processes, pages, Touch::All, 2 * cpus)));
         }
-        assert!(case(Kind::Threads, Pages::Thp, Touch::None, 2 * cpus).is_measured(&Options::default()));
+        assert!(Options::default().measures(&case(Kind::Threads, Pages::Thp, Touch::None, 2 * cpus)));
     }
 
     #[test]

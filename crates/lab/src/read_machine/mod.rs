@@ -10,8 +10,8 @@ use crate::cpus;
 use crate::results::machine::{Cache, Machine, Tlb};
 use crate::setting::chosen;
 use hugelift_core::fields::{bytes_of, field};
-use hugelift_os::machine::tree::Tree;
-use hugelift_os::machine::{base_page, thp_page};
+use hugelift_linux::machine::tree::Tree;
+use hugelift_linux::machine::{base_page, thp_page};
 
 const CPU: &str = "/sys/devices/system/cpu";
 const THP: &str = "/sys/kernel/mm/transparent_hugepage";

@@ -191,7 +191,7 @@ fn pause() -> f64 {
 }
 
 /// Runs `first` on the calling thread and `second` on another one. Returns the fastest tenth of the times of
-/// the first. A third thread, which only waits for both, would wait for a CPU and look disturbed.
+/// the first. A third thread, which only waits for both, would wait for a CPU and seem disturbed.
 fn both(first: impl FnOnce() -> Vec<f64>, second: impl FnOnce() -> Vec<f64> + Send) -> f64 {
     let before = sched_getaffinity(Pid::from_raw(0));
     let times = thread::scope(|scope| {

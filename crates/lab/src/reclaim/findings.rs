@@ -3,13 +3,13 @@
 
 mod model;
 
-use super::{CROSSBEAM, DONATED, EPOCHS, LOCKED, Measured, SCHEMES};
+use super::compared::{CROSSBEAM, DONATED, EPOCHS, HUES, LOCKED, SCHEMES};
+use super::measured::Measured;
+use super::tasks::Turn;
 use crate::results::claim::Claim;
 use crate::results::unit::Unit;
-use crate::results::{Column, Hue, Outcome, Plot, Point, Sample, Scale, Series, Shape, Table};
+use crate::results::{Column, Outcome, Plot, Point, Sample, Scale, Series, Shape, Table};
 use hugelift_measure::stats::{Estimate, median, ratio};
-
-const HUES: [Hue; SCHEMES.len()] = [Hue::First, Hue::Second, Hue::Third, Hue::Small, Hue::Giant];
 
 /// A ratio is a sure order if its whole interval is this much above 1, since figures of a guest drift by
 /// some ten percent.
@@ -108,7 +108,7 @@ fn rates_ratio(measured: &Measured, count: usize, [scheme, reference]: [usize; 2
 
 /// Returns the largest number of tasks with which all of the three were measured.
 fn most_tasks(measured: &Measured) -> Option<usize> {
-    let complete = |all: &[Vec<super::Turn>]| all[..CROSSBEAM].iter().all(|turns| !turns.is_empty());
+    let complete = |all: &[Vec<Turn>]| all[..CROSSBEAM].iter().all(|turns| !turns.is_empty());
     measured.turns.iter().rev().find(|(_, all)| complete(all)).map(|(count, _)| *count)
 }
 
@@ -174,7 +174,7 @@ fn rates(measured: &Measured) -> Table {
 
 fn curves(measured: &Measured) -> Plot {
     let series = SCHEMES.iter().enumerate().map(|(i, scheme)| {
-        let point = |(count, all): &(usize, [Vec<super::Turn>; SCHEMES.len()])| {
+        let point = |(count, all): &(usize, [Vec<Turn>; SCHEMES.len()])| {
             let y = rate(measured, *count, i)?;
             let rates = || all[i].iter().map(|turn| turn.rate);
             let range = Some((rates().fold(f64::INFINITY, f64::min), rates().fold(0.0, f64::max)));
@@ -233,8 +233,8 @@ fn advice(measured: &Measured, shown: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Turn;
     use super::*;
+    use crate::reclaim::tasks::Turn;
 
     /// Measurements in which the lock has a rate of 1, and the others have these.
     pub fn measured(epochs: f64, donated: f64) -> Measured {

@@ -7,7 +7,9 @@
 //! on this machine.
 
 mod calibrate;
+mod compared;
 mod findings;
+mod measured;
 mod scheme;
 mod tasks;
 
@@ -18,10 +20,9 @@ use crate::progress::Progress;
 use crate::results::Outcome;
 use crate::results::disturbance::Disturbance;
 use anyhow::Result;
-use hugelift_epoch::{Donated, Epochs, Locked};
-use scheme::{Crossbeam, Own, Scheme, Seize, Spinning};
+use compared::{EPOCHS, LOCKED, SCHEMES, SPINNING};
+use measured::{Measured, Results};
 use std::time::Duration;
-use tasks::Turn;
 
 /// The experiment, for `hugelift lab all`.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -35,73 +36,6 @@ pub const EXPERIMENT: Experiment = Experiment {
 pub struct Options {
     /// Fewer and shorter turns.
     pub quick: bool,
-}
-
-/// A scheme: its name and its measurements.
-struct Measurable {
-    name: &'static str,
-    uncontended: fn() -> f64,
-    turn: fn(usize, Duration, &mut Progress) -> Option<Turn>,
-}
-
-const fn measurable<S: Scheme>() -> Measurable {
-    Measurable { name: S::NAME, uncontended: tasks::uncontended::<S>, turn: tasks::turn::<S> }
-}
-
-/// The schemes in the order of tables: (a), (b) and (c) of `hugelift-epoch`, then the libraries.
-const SCHEMES: [Measurable; 5] = [
-    measurable::<Own<Locked>>(),
-    measurable::<Own<Epochs>>(),
-    measurable::<Own<Donated>>(),
-    measurable::<Crossbeam>(),
-    measurable::<Seize>(),
-];
-const LOCKED: usize = 0;
-const EPOCHS: usize = 1;
-const DONATED: usize = 2;
-const CROSSBEAM: usize = 3;
-
-/// A lock whose waiters spin, for the model only.
-const SPINNING: Measurable = measurable::<Spinning>();
-
-/// The measurements.
-#[derive(Debug, Default)]
-struct Measured {
-    /// Nanoseconds of entering and exiting, by scheme and round.
-    uncontended: [Vec<f64>; SCHEMES.len()],
-    /// The same of [`SPINNING`].
-    spinning_alone: Vec<f64>,
-    /// Turns by number of tasks, scheme and round.
-    turns: Vec<(usize, [Vec<Turn>; SCHEMES.len()])>,
-    /// The same of [`SPINNING`], for no more tasks than CPUs.
-    spinning: Vec<(usize, Vec<Turn>)>,
-    /// The costs for the model; `None` with one CPU only.
-    costs: Option<Costs>,
-    /// Nanoseconds of the work around each operation in the literature.
-    unmapping: Option<f64>,
-    /// Whether other programs disturbed the measurements.
-    disturbed: bool,
-}
-
-impl Measured {
-    /// Adds the measurements of `count` tasks.
-    fn add(&mut self, count: usize, results: Results) {
-        if let Some((_, all)) = self.turns.iter_mut().find(|(tasks, _)| *tasks == count) {
-            for (kept, turn) in all.iter_mut().zip(results.schemes) {
-                kept.extend(turn);
-            }
-        }
-        if let Some((_, kept)) = self.spinning.iter_mut().find(|(tasks, _)| *tasks == count) {
-            kept.extend(results.spinning);
-        }
-    }
-}
-
-/// A turn of each scheme; `None` where it was stopped.
-#[derive(Default)]
-struct Results {
-    schemes: [Option<Turn>; SCHEMES.len()],
-    spinning: Option<Turn>,
 }
 
 /// Rounds of entering and exiting by one task alone, in one step that is watched for disturbance.
@@ -255,7 +189,7 @@ fn measure_turns(
             if !progress.go_on(share, &what) {
                 return Ok(());
             }
-            // Tasks that have no CPU of their own wait for each other, which looks like a disturbance. The
+            // Tasks that have no CPU of their own wait for each other, which seems a disturbance. The
             // steps before and after them are watched.
             let results = if count <= cpus {
                 steps.run(progress, |progress| turns(count, round, time, true, progress))?
@@ -312,6 +246,7 @@ fn task_counts(cpus: usize, quick: bool) -> Vec<usize> {
 
 #[cfg(test)]
 mod tests {
+    use super::compared::CROSSBEAM;
     use super::*;
 
     #[test]

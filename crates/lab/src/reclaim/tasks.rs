@@ -137,7 +137,7 @@ pub fn turn<S: Scheme>(tasks: usize, time: Duration, progress: &mut Progress) ->
             while let Some(left) = time.checked_sub(began.elapsed()).filter(|left| !left.is_zero())
                 && interrupt::check().is_ok()
             {
-                thread::sleep(left.min(LOOK));
+                thread::sleep(left.min(POLL));
             }
             stop.store(true, Ordering::Relaxed);
             // This thread may have run first long after the tasks began.
@@ -155,8 +155,8 @@ pub fn turn<S: Scheme>(tasks: usize, time: Duration, progress: &mut Progress) ->
     (!progress.is_over()).then_some(Turn { rate: done as f64 / elapsed, cpu, longest_wait })
 }
 
-/// How often a turn looks whether ctrl-C was pressed.
-const LOOK: Duration = Duration::from_millis(50);
+/// How often a turn checks whether ctrl-C was pressed.
+const POLL: Duration = Duration::from_millis(50);
 
 /// Waits for a page of each task in turn. Returns the longest wait in seconds; `None` if there was none.
 fn waits<S: Scheme>(scheme: &S, tables: &[Table], start: &Barrier, stop: &AtomicBool) -> Option<f64> {

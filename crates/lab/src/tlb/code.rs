@@ -114,7 +114,7 @@ mod tests {
     use super::*;
     use crate::memory::Pages;
     use crate::tlb::chain::{STRIDE, cycle};
-    use hugelift_os::proc::procfs::Process;
+    use hugelift_linux::proc::procfs::Process;
 
     #[test]
     fn jumps_lead_where_the_cycle_does() {

@@ -8,8 +8,10 @@
 //! All working sets are measured in several sweeps, in random order, and each sweep gives its own curve.
 //! Within a sweep the kinds of pages take turns at each working set, so that what drifts hits all of them.
 
+mod access;
 mod chain;
 mod code;
+mod curve;
 mod findings;
 mod naming;
 pub mod program;
@@ -24,14 +26,17 @@ use crate::progress::Progress;
 use crate::read_machine::read_machine;
 use crate::results::Outcome;
 use crate::setting::Setting;
+use access::Access;
 use anyhow::{Context as _, Result};
 use chain::{Layout, STRIDE, cycle};
+use curve::Curve;
 use hugelift_core::addr::{PageSize, human_bytes};
-use hugelift_os::machine::memory_left_here;
-use hugelift_os::machine::pools;
-use hugelift_os::machine::tree::Tree;
+use hugelift_linux::machine::memory_left_here;
+use hugelift_linux::machine::pools;
+use hugelift_linux::machine::tree::Tree;
 use program::Sizes;
 use std::time::Duration;
+use summary::Points;
 
 /// The experiment, for `hugelift lab all`.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -66,44 +71,6 @@ pub struct Options {
     pub sizes: Option<Sizes>,
 }
 
-/// How each place is accessed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Access {
-    Load,
-    Jump,
-}
-
-impl Access {
-    fn name(self) -> &'static str {
-        match self {
-            Access::Load => "load",
-            Access::Jump => "jump",
-        }
-    }
-
-    fn link(self, memory: &Mapping, layout: Layout, next: &[u32]) -> Result<()> {
-        match self {
-            Access::Load => chain::link(memory, layout, next),
-            Access::Jump => code::link(memory, layout, next).context(
-                "generated code cannot be made executable (mprotect): a security policy may forbid it, as \
-                 SELinux does without execmem",
-            )?,
-        }
-        Ok(())
-    }
-
-    /// # Safety
-    /// The conditions of [`chain::walk`] and [`code::run`] hold.
-    unsafe fn follow(self, from: *mut u8, count: u64) -> *mut u8 {
-        match self {
-            // SAFETY: the caller's promise.
-            Access::Load => unsafe { chain::walk(from, count) },
-            // SAFETY: the caller's promise.
-            Access::Jump => unsafe { code::run(from, count) },
-        }
-    }
-}
-
 /// The memory that one curve is measured on.
 struct Subject {
     /// `None` for the caches alone.
@@ -115,32 +82,6 @@ struct Subject {
 impl Subject {
     fn holds(&self, size: u64) -> bool {
         self.layout.bytes(places(size)) <= self.memory.len()
-    }
-}
-
-/// A curve: working sets in bytes, ascending, and nanoseconds per access.
-type Points = Vec<(f64, f64)>;
-
-/// Nanoseconds per access, by working set, of each sweep.
-#[derive(Clone, PartialEq, Debug)]
-struct Curve {
-    access: Access,
-    /// `None` for the caches alone.
-    pages: Option<Pages>,
-    /// Whether the memory is on the pages that it was mapped for.
-    as_asked: bool,
-    sweeps: Vec<Points>,
-}
-
-impl Curve {
-    /// Returns the medians of the sweeps.
-    fn medians(&self) -> Points {
-        summary::medians(&self.sweeps)
-    }
-
-    /// Returns the largest working set; 0 if there is none.
-    fn last(&self) -> f64 {
-        self.sweeps.iter().flatten().map(|p| p.0).fold(0.0, f64::max)
     }
 }
 

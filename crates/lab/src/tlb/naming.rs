@@ -5,8 +5,10 @@
 //! alone is the cost of translation, and its knees may be the TLBs. A knee gets a name only if the CPU
 //! itself says that it has such a cache or TLB.
 
-use super::summary::above;
-use super::{Access, Curve, Points, STRIDE};
+use super::access::Access;
+use super::chain::{LINE, STRIDE};
+use super::curve::Curve;
+use super::summary::{Points, above};
 use crate::knees::{LEAST, LEAST_RISE, Repeated, SWEEPS, at, repeated};
 use crate::memory::Pages;
 use crate::results::machine::Machine;
@@ -144,7 +146,7 @@ fn tlbs(machine: &Machine, access: Access, page: u64) -> Vec<Candidate> {
 
 fn caches(machine: &Machine, access: Access) -> Vec<Candidate> {
     let caches = machine.caches_for(access == Access::Jump).into_iter();
-    let lines = |bytes: u64| bytes / super::chain::LINE as u64;
+    let lines = |bytes: u64| bytes / LINE as u64;
     let one = |c: &crate::results::machine::Cache| Candidate {
         what: What::Cache(c.level),
         level: c.level,

@@ -4,9 +4,9 @@
 use anyhow::{Result, ensure};
 use hugelift_core::printable::Escape;
 use hugelift_core::snapshot::{Part, Snapshot};
-use hugelift_os::elf::file_snapshot::of_file;
-use hugelift_os::proc::procfs::Process;
-use hugelift_os::proc::snapshot::live;
+use hugelift_linux::elf::file_snapshot::{by_itself, of_file};
+use hugelift_linux::proc::procfs::Process;
+use hugelift_linux::proc::snapshot::live;
 use std::path::Path;
 
 /// Sizes of a program: its working sets if it used all of its text and heap.
@@ -37,7 +37,7 @@ pub fn of_process(pid: u32) -> Result<Sizes> {
 /// # Errors
 /// The file is not an ELF file, or cannot be read.
 pub fn of_program(path: &Path) -> Result<Sizes> {
-    let program = of_file(path, None)?;
+    let program = of_file(path, by_itself)?;
     let name = path.file_name().unwrap_or(path.as_os_str()).escaped().to_string();
     Ok(Sizes { name, text: text(&program.snapshot), heap: None })
 }

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tests what is stated on simulated machines whose TLBs are known, idle and busy.
 
+use super::access::Access;
+use super::curve::Curve;
 use super::findings::{Quiet, outcome};
-use super::{Access, Curve, Points, sizes};
+use super::sizes;
+use super::summary::Points;
 use crate::memory::Pages;
 use crate::results::claim::{Answer, Claim, contradictions};
 use crate::results::machine::{Machine, Tlb};

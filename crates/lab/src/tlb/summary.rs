@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Puts sweeps together: medians, ranges, differences.
 
-use super::Points;
 use crate::knees::at;
+
+/// A curve: working sets in bytes, ascending, and nanoseconds per access.
+pub(super) type Points = Vec<(f64, f64)>;
 
 /// One working set in all sweeps.
 #[derive(Clone, Copy, PartialEq, Debug)]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What each C function has around it.
 
-use super::{HUGELIFT_E_INTERNAL, HUGELIFT_OK};
+use super::codes::{HUGELIFT_E_INTERNAL, HUGELIFT_OK};
 use std::cell::Cell;
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -79,6 +79,11 @@ impl Drop for Errno {
     }
 }
 
+/// cbindgen:ignore
+#[expect(
+    unused_doc_comments,
+    reason = "it tells cbindgen that the public header declares none of these functions"
+)]
 unsafe extern "C" {
     /// The libc crate does not declare it for Linux.
     fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;

@@ -2,11 +2,13 @@
 //! The functions of `hugelift.h`. Nothing here prints, ends the process, unwinds into the caller, or leaves errno
 //! changed or a file open.
 
+mod codes;
 mod edge;
 mod options;
 mod ranges;
 mod report;
 
+pub use codes::*;
 pub use options::*;
 pub use ranges::*;
 pub use report::*;
@@ -15,25 +17,10 @@ use crate::error::Error;
 use crate::lift;
 use crate::options::Options;
 use crate::outcome::Outcome;
+use codes::code;
 use edge::guarded;
 pub(crate) use edge::quietly;
 use std::ffi::{c_char, c_int, c_void};
-
-/// Done. What could not be lifted is in the report.
-pub const HUGELIFT_OK: c_int = 0;
-/// An argument is not allowed: a null pointer, an unknown number, a malformed pattern, a member of the options that is
-/// set and that this version of the library does not have.
-pub const HUGELIFT_E_INVALID: c_int = -1;
-/// Another thread lifts or restores at this moment. Try again.
-pub const HUGELIFT_E_BUSY: c_int = -2;
-/// /proc/self cannot be read, or shows no 64-bit ELF program.
-pub const HUGELIFT_E_PROC: c_int = -3;
-/// Data was asked for, and the program has several threads or did not set HUGELIFT_ONE_THREAD.
-pub const HUGELIFT_E_THREADS: c_int = -4;
-/// A failed step could not be undone. Memory that nothing uses may have stayed mapped.
-pub const HUGELIFT_E_LOST: c_int = -5;
-/// A defect of the library. It did nothing further.
-pub const HUGELIFT_E_INTERNAL: c_int = -6;
 
 /// Returns the version of the library that runs, as in "0.1.0".
 ///
@@ -87,7 +74,7 @@ pub unsafe extern "C" fn hugelift_lift_self(
 ) -> c_int {
     guarded(|| {
         // SAFETY: the caller passes pointers as described.
-        let (asked, log) = unsafe { options::read(options, report) }?;
+        let (asked, log) = unsafe { begin(options, report) }?;
         // SAFETY: as above.
         unsafe { conclude(lift::lift(&asked), &log, report) }
     })
@@ -110,7 +97,7 @@ pub unsafe extern "C" fn hugelift_lift_range(
 ) -> c_int {
     guarded(|| {
         // SAFETY: the caller passes pointers as described.
-        let (asked, log) = unsafe { options::read(options, report) }?;
+        let (asked, log) = unsafe { begin(options, report) }?;
         let asked: Options = match start <= end {
             true => asked.within(start.addr()..end.addr()),
             false => return Err(HUGELIFT_E_INVALID),
@@ -134,10 +121,27 @@ pub unsafe extern "C" fn hugelift_restore_self(
 ) -> c_int {
     guarded(|| {
         // SAFETY: the caller passes pointers as described.
-        let (_, log) = unsafe { options::read(options, report) }?;
+        let (_, log) = unsafe { begin(options, report) }?;
         // SAFETY: as above.
         unsafe { conclude(lift::restore(), &log, report) }
     })
+}
+
+/// Reads the arguments of a call, and sets the report to null.
+///
+/// # Safety
+/// `options` is null or as [`hugelift_options_init`] has left it, changed member by member; `report` is null or valid
+/// for a write.
+unsafe fn begin(
+    options: *const hugelift_options,
+    report: *mut *mut hugelift_report,
+) -> Result<(Options, options::Log), c_int> {
+    if !report.is_null() {
+        // SAFETY: the caller passes a valid pointer.
+        unsafe { report.write(std::ptr::null_mut()) };
+    }
+    // SAFETY: the caller passes options as described.
+    unsafe { options::read(options) }
 }
 
 /// Logs the result, and hands out the report.
@@ -169,15 +173,4 @@ unsafe fn conclude(
         unsafe { report.write(report::handed_out(outcome)) };
     }
     Ok(())
-}
-
-/// Returns the code of an error.
-pub(crate) fn code(error: &Error) -> c_int {
-    match error {
-        Error::Busy | Error::Crowded => HUGELIFT_E_BUSY,
-        Error::Threads(_) | Error::ThreadsUnknown => HUGELIFT_E_THREADS,
-        Error::Pattern(_) => HUGELIFT_E_INVALID,
-        Error::Proc(_) => HUGELIFT_E_PROC,
-        Error::Lost(_) => HUGELIFT_E_LOST,
-    }
 }

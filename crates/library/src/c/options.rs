@@ -3,7 +3,7 @@
 
 #![allow(non_camel_case_types, reason = "the names of C")]
 
-use super::{HUGELIFT_E_INVALID, HUGELIFT_OK, hugelift_report};
+use super::codes::{HUGELIFT_E_INVALID, HUGELIFT_OK};
 use crate::options::Options;
 use hugelift_core::addr::PageSize;
 use hugelift_core::policy::Backing;
@@ -92,7 +92,7 @@ impl hugelift_options {
             page_size: 0,
             spare: 0,
             flags: 0,
-            log_level: super::HUGELIFT_LOG_INFO,
+            log_level: HUGELIFT_LOG_INFO,
             log: None,
             log_context: std::ptr::null_mut(),
             objects: std::ptr::null(),
@@ -169,19 +169,11 @@ impl Log {
     }
 }
 
-/// Reads the arguments of a call, and sets the report to null.
+/// Reads the options of a call.
 ///
 /// # Safety
-/// `options` is null or as [`hugelift_options_init`] has left it, changed member by member; `report` is null or valid
-/// for a write.
-pub(super) unsafe fn read(
-    options: *const hugelift_options,
-    report: *mut *mut hugelift_report,
-) -> Result<(Options, Log), c_int> {
-    if !report.is_null() {
-        // SAFETY: the caller passes a valid pointer.
-        unsafe { report.write(std::ptr::null_mut()) };
-    }
+/// `options` is null or as [`hugelift_options_init`] has left it, changed member by member.
+pub(super) unsafe fn read(options: *const hugelift_options) -> Result<(Options, Log), c_int> {
     let mut given = hugelift_options::new();
     if !options.is_null() {
         // SAFETY: each version of the structure begins with its size.
@@ -198,7 +190,7 @@ pub(super) unsafe fn read(
     // SAFETY: the lists are null or ended by null, as the structure describes.
     let asked = unsafe { asked(&given) };
     if asked.is_none() {
-        log.say(super::HUGELIFT_LOG_ERROR, "unknown part, backing, flag or page size in the options");
+        log.say(HUGELIFT_LOG_ERROR, "unknown part, backing, flag or page size in the options");
     }
     Ok((asked.ok_or(HUGELIFT_E_INVALID)?, log))
 }
@@ -269,7 +261,7 @@ mod tests {
     /// Reads options as a function of the library does.
     fn asked_for(options: *const hugelift_options) -> Result<Options, c_int> {
         // SAFETY: the tests pass what `hugelift_options_init` has left, changed member by member, or null.
-        unsafe { read(options, std::ptr::null_mut()) }.map(|(options, _)| options)
+        unsafe { read(options) }.map(|(options, _)| options)
     }
 
     /// A structure of `N` words, as a program has it that was compiled with another header.

@@ -4,7 +4,7 @@
 #![allow(non_camel_case_types, reason = "the names of C")]
 
 use super::edge::quietly;
-use super::{
+use super::options::{
     HUGELIFT_PART_BSS, HUGELIFT_PART_DATA, HUGELIFT_PART_HEAP, HUGELIFT_PART_RODATA, HUGELIFT_PART_TEXT,
 };
 use crate::outcome::Outcome;

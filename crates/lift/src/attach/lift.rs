@@ -2,10 +2,13 @@
 //! The lift of text, read-only data and data of a running process: all that the policy wants, or what is worth its
 //! cost.
 
-use super::{Change, Chosen, Name, change, forbidden_calls, help, in_tracer, left, look, open, report};
+use super::change::{Change, report};
+use super::chosen::{Chosen, Name};
+use super::help;
+use super::open::{forbidden_calls, free_unused, in_tracer, left, open, read_process};
 use crate::dry_run::what;
 use crate::options::Seccomp;
-use hugelift_core::addr::Range;
+use hugelift_core::addr::{Range, human_bytes};
 use hugelift_core::advice::About;
 use hugelift_core::apply::{Outcome, apply, lifted};
 use hugelift_core::budget;
@@ -13,23 +16,33 @@ use hugelift_core::complaints::complaints;
 use hugelift_core::plan::{Plan, Span, plan};
 use hugelift_core::policy::{Backing, Copies, Policy};
 use hugelift_core::report::summary::summary;
-use hugelift_core::restore::{Replaced, replaced};
-use hugelift_core::skip::Reason;
-use hugelift_core::snapshot::{Object, Part, Snapshot, ThpOff};
+use hugelift_core::restore::{Replaced, replaced, without};
+use hugelift_core::skip::{Reason, Skip};
+use hugelift_core::snapshot::{Part, Snapshot, ThpOff};
 use hugelift_core::worth;
-use hugelift_os::pagecache::{self, Search};
-use hugelift_os::proc::pagemap;
-use hugelift_os::proc::procfs::Status;
-use hugelift_os::store::Moment;
-use hugelift_os::trace::filter::Way;
-use hugelift_os::trace::live::{Live, Stops};
-use hugelift_os::{machine, store};
+use hugelift_inject::filter::Way;
+use hugelift_inject::live::{Live, Stops};
+use hugelift_linux::machine;
+use hugelift_linux::machine::thp_switch::Allowance;
+use hugelift_linux::proc::pagemap;
+use hugelift_linux::proc::procfs::Status;
+use hugelift_pages::pagecache;
+use hugelift_pages::store;
+use hugelift_pages::store::Moment;
 use std::fs::File;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Lifts all that the policy wants.
-pub(super) fn lift(chosen: Chosen, asked: &Policy, seccomp: Seccomp) -> Result<Change, String> {
+/// `collapses`: its anonymous memory is collapsed besides.
+pub(super) fn lift(
+    chosen: Chosen,
+    asked: &Policy,
+    seccomp: Seccomp,
+    collapses: bool,
+) -> Result<Change, String> {
     let (lift, before) = Lift::examine(chosen, asked, seccomp)?;
+    let lift = Lift { collapses, ..lift };
     let prepared = lift.prepare(before, &lift.policy);
     lift.carry_out(prepared)
 }
@@ -43,10 +56,12 @@ pub(crate) struct Target<'a> {
     pub(crate) policy: &'a Policy,
     /// What is done under a seccomp filter.
     pub(crate) seccomp: Seccomp,
-    /// Bytes of anonymous copies that other processes of its family have already.
+    /// Bytes of anonymous copies that other watched processes have already.
     pub(crate) copied: u64,
-    /// Whether to look closely at it also if there is nothing to lift.
+    /// Whether to examine it closely also if there is nothing to lift.
     pub(crate) explains: bool,
+    /// Its anonymous memory is collapsed besides.
+    pub(crate) collapses: bool,
 }
 
 /// What became of a lift that must be worth its cost.
@@ -66,8 +81,15 @@ pub(crate) struct Tried {
 /// # Errors
 /// See [`super::attach`].
 pub(crate) fn lift_if(target: Target<'_>, affords: impl Fn(Duration) -> bool) -> Result<Tried, String> {
-    let Target { chosen, policy, seccomp, copied, explains } = target;
+    let chosen = target.chosen;
+    let tried = lift_reached_if(Target { chosen: chosen.reached()?, ..target }, affords)?;
+    Ok(Tried { change: tried.change.map(|change| change.of(chosen)), ..tried })
+}
+
+fn lift_reached_if(target: Target<'_>, affords: impl Fn(Duration) -> bool) -> Result<Tried, String> {
+    let Target { chosen, policy, seccomp, copied, explains, collapses } = target;
     let (mut lift, mut before) = Lift::examine(chosen, policy, seccomp)?;
+    lift.collapses = collapses;
     lift.policy.spare = budget::less_copied(&mut before.machine, lift.policy.spare, copied);
     let free = Policy { copies: Copies::Later, ..lift.policy.clone() };
     let mapped = lift.prepare(before, &free);
@@ -106,6 +128,8 @@ struct Lift {
     /// A line for each backing that filters forbid.
     forbidden: Vec<String>,
     stops: Stops,
+    /// Its anonymous memory is collapsed besides.
+    collapses: bool,
 }
 
 /// A process, and the plan for it.
@@ -121,13 +145,14 @@ impl Lift {
     fn examine(chosen: Chosen, asked: &Policy, seccomp: Seccomp) -> Result<(Lift, Snapshot), String> {
         let pid = chosen.pid;
         let began = Instant::now();
-        let (status, mut before) = look(pid)?;
+        let (status, mut before) = read_process(pid)?;
         chosen.check()?;
         let Permitted { policy, forbidden, stops } = permitted(chosen, &status, &before, asked, seccomp)?;
-        machine::update(&mut before.machine, &status);
-        find_cached(pid, &mut before, &policy);
+        machine::update_running(&mut before.machine, &status);
+        pagecache::find_wanted(pid, &mut before, &policy);
         let asked = asked.parts.clone();
-        Ok((Lift { chosen, began, seccomp, asked, policy, forbidden, stops }, before))
+        let collapses = false;
+        Ok((Lift { chosen, began, seccomp, asked, policy, forbidden, stops, collapses }, before))
     }
 
     /// Plans the lift; makes the entries of the store that the policy lets it make.
@@ -144,23 +169,28 @@ impl Lift {
     }
 
     fn carry_out(self, Prepared { before, files, plan }: Prepared) -> Result<Change, String> {
-        let Lift { chosen, began, seccomp, asked, policy, mut forbidden, mut stops } = self;
+        let Lift { chosen, began, seccomp, asked, policy, mut forbidden, mut stops, collapses } = self;
         let pid = chosen.pid;
         // For huge pages of the page cache no call is made that a filter could forbid.
         let needs_none = |span: &Span| span.attempts.iter().all(|one| one.backing == Backing::Pagecache);
         if policy.parts == asked && plan.spans.iter().all(needs_none) {
             forbidden.clear();
         }
+        let mut freed = None;
         let outcome = match plan.spans.is_empty() {
             true => Outcome::default(),
             false => {
                 let (outcome, while_applied, refused) = in_tracer(|| {
                     let mut live = open(chosen, &before, seccomp)?;
+                    freed = free_unused(&mut live, pid, &before);
                     files.into_iter().for_each(|file| _ = live.offer(file));
+                    live.allow_thp(before.machine.allows_thp.then(Allowance::here).flatten());
                     let written = plan.spans.iter().filter(|span| span.part.is_writable());
                     live.may_be_written(written.map(|span| span.range));
                     let outcome = apply(&mut live, &plan);
-                    let refused: Vec<String> = forbidden_calls(&live).collect();
+                    // Where a call is forbidden there may be another way.
+                    let is_short = !outcome.is_complete();
+                    let refused: Vec<String> = forbidden_calls(&live).filter(|_| is_short).collect();
                     Ok((outcome, live.stops(), refused))
                 })?;
                 stops = stops.and(while_applied);
@@ -172,9 +202,10 @@ impl Lift {
         let report = report(pid, &before, &plan, Some(&outcome))?;
         let line = summary(&policy, &before, &plan, &report);
         let takes_none = report.totals.values().all(|total| total.liftable_bytes == 0);
-        let memory = (takes_none && policy.parts == asked).then(|| help::its_memory(pid)).flatten();
-        let line = line + &memory.unwrap_or_default();
-        let about = Name::of(pid).0;
+        let advises = takes_none && policy.parts == asked && !collapses && !before.machine.allows_thp;
+        let memory = advises.then(|| help::its_memory(pid)).flatten();
+        let line = line + &memory.unwrap_or_default() + &freed.unwrap_or_default();
+        let about = program_of(&before, pid);
         let complaints = complaints(&plan, &outcome);
         let largest = match complaints.main() {
             Some((bytes, Reason::ThpOff(ThpOff::Process))) => {
@@ -183,18 +214,20 @@ impl Lift {
             _ => complaints.largest(&About::program(&about)),
         };
         let copies = lifted(&plan, &outcome).filter(|(_, backing)| *backing == Backing::Thp);
-        let copied = copies.map(|(span, _)| span.range.len()).sum();
-        let count = lifted(&plan, &outcome).count();
-        let (is_lifted, is_partial) = (count > 0, count < plan.spans.len());
+        let begun: u64 = outcome.spans.iter().filter(|s| s.lifted.is_none()).map(|s| s.begun).sum();
+        let copied = copies.map(|(span, _)| span.range.len()).sum::<u64>() + begun;
+        let (is_lifted, is_partial) = (outcome.spans.iter().any(|s| s.is_changed()), !outcome.is_complete());
         let Outcome { lost, leftovers, .. } = outcome;
         let mut complaints: Vec<String> = lost.into_iter().chain(largest).collect();
         complaints.extend(left(&leftovers));
         complaints.extend(forbidden);
+        let allowed = (is_lifted && before.machine.allows_thp).then(|| help::ALLOWED.to_string());
+        let lines = std::iter::once(line).chain(allowed).collect();
         Ok(Change {
             copied,
             is_lifted,
             is_partial,
-            ..change(vec![line], complaints, stops, began.elapsed(), report)
+            ..Change::new(lines, complaints, stops, began.elapsed(), report)
         })
     }
 }
@@ -225,10 +258,10 @@ fn rest_of_plan(pid: u32, before: &Snapshot, policy: &Policy) -> Plan {
 pub(super) fn preview(chosen: Chosen, policy: &Policy) -> Result<Change, String> {
     let pid = chosen.pid;
     let began = Instant::now();
-    let (status, mut before) = look(pid)?;
+    let (status, mut before) = read_process(pid)?;
     chosen.check()?;
-    machine::update(&mut before.machine, &status);
-    find_cached(pid, &mut before, policy);
+    machine::update_running(&mut before.machine, &status);
+    pagecache::find_wanted(pid, &mut before, policy);
     if policy.backings.contains(&Backing::Shared) {
         before.stored = store::preview(&before, policy);
     }
@@ -238,16 +271,40 @@ pub(super) fn preview(chosen: Chosen, policy: &Policy) -> Result<Change, String>
         true => vec![summary(policy, &before, &plan, &report)],
         false => plan.spans.iter().map(|span| format!("would lift {}", what(&before, span))).collect(),
     };
-    let complaint = complaints(&plan, &Outcome::default()).largest(&About::program(&Name::of(pid).0));
-    Ok(change(lines, complaint.into_iter().collect(), Stops::default(), began.elapsed(), report))
+    let complaint =
+        complaints(&plan, &Outcome::default()).largest(&About::program(&program_of(&before, pid)));
+    Ok(Change::new(lines, complaint.into_iter().collect(), Stops::default(), began.elapsed(), report))
 }
 
-/// Finds what the page cache has of the files of a process in huge folios, if the policy wants it.
-fn find_cached(pid: u32, before: &mut Snapshot, policy: &Policy) {
-    if policy.backings.contains(&Backing::Pagecache) {
-        let takes = |object: &Object| policy.objects.takes(object);
-        pagecache::find(Some(pid), before, &policy.parts, takes, Search::Whole);
+/// Checks that what is copied of a process could be lifted again if its files' own pages were mapped back.
+pub(super) fn again(chosen: Chosen, asked: &Policy, seccomp: Seccomp) -> Result<(), String> {
+    let (Lift { policy, .. }, before) = Lift::examine(chosen, asked, seccomp)?;
+    let copies = replaced(&before);
+    let mut bare = without(&before, &copies);
+    if policy.backings.contains(&Backing::Shared) {
+        bare.stored = store::preview(&bare, &policy);
     }
+    let plan = plan(&bare, &policy);
+    let covered = |left: Vec<Range>, span: &Span| {
+        left.into_iter().flat_map(|piece| piece.minus(span.range)).filter(|piece| !piece.is_empty()).collect()
+    };
+    let left: Vec<Range> = plan.spans.iter().fold(copies.iter().map(|copy| copy.range).collect(), covered);
+    let bytes = |ranges: &[Range]| ranges.iter().map(|range| range.len()).sum::<u64>();
+    let overlap =
+        |skip: &&Skip| left.iter().filter_map(|l| l.intersect(skip.range)).map(Range::len).sum::<u64>();
+    match plan.skips.iter().filter(|skip| overlap(skip) > 0).max_by_key(overlap) {
+        None => Ok(()),
+        Some(skip) => {
+            let all: Vec<Range> = copies.iter().map(|copy| copy.range).collect();
+            Err(format!("{} of {}: {}", human_bytes(bytes(&left)), human_bytes(bytes(&all)), skip.reason))
+        }
+    }
+}
+
+/// Returns the program that a process runs, as a command names it.
+fn program_of(before: &Snapshot, pid: u32) -> PathBuf {
+    let executable = before.objects.iter().find(|object| object.executable);
+    executable.map_or_else(|| Name::of(pid).0.to_path_buf(), |object| object.path.clone())
 }
 
 /// What seccomp filters leave of a policy.

@@ -4,7 +4,7 @@
 //! An account outlives its processes: many short ones that run the same file are worth a lift together. A watcher
 //! may run for months, so only some of the accounts without a process are kept: those that were used last.
 
-use super::family::Image;
+use super::process::Image;
 use hugelift_core::worth::Account;
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;

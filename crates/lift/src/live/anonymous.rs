@@ -5,17 +5,17 @@
 //! was added is free again when its process has ended. Within the budget the rule of text and rodata holds: a
 //! process gets the CPU time that its account affords ([`hugelift_core::worth`]).
 
-use super::family::Family;
+use super::process_set::ProcessSet;
 use crate::attach::{Change, Chosen, collapse_once};
 use crate::options::Seccomp;
 use hugelift_core::collapse::{Budget, Collapsed, Stopped, Why};
 use hugelift_core::snapshot::Part;
 use hugelift_core::worth::RATIO;
-use hugelift_os::proc::procfs::Process;
+use hugelift_linux::proc::procfs::Process;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// A process is looked at again this long after its memory was collapsed.
+/// A process has its next turn this long after its memory was collapsed.
 const AGAIN: Duration = Duration::from_secs(10);
 /// After each time that brings nothing it is left alone twice as long, up to this.
 const AGAIN_AT_MOST: Duration = Duration::from_secs(600);
@@ -73,25 +73,25 @@ impl Anonymous {
     }
 
     /// Forgets processes that have ended, or have become others.
-    pub(super) fn retain(&mut self, family: &Family) {
-        self.processes.retain(|pid, turns| family.start_of(*pid) == Some(turns.start));
+    pub(super) fn retain(&mut self, set: &ProcessSet) {
+        self.processes.retain(|pid, turns| set.start_of(*pid) == Some(turns.start));
     }
 
     /// Returns the processes whose turn it is.
-    pub(super) fn due(&self, family: &Family) -> BTreeSet<u32> {
+    pub(super) fn due(&self, set: &ProcessSet) -> BTreeSet<u32> {
         let now = Instant::now();
         let is_due = |pid: &u32| {
             let turns = self.processes.get(pid);
             turns.is_none_or(|turns| turns.next <= now)
-                && self.affordable(family, *pid) >= turns.map_or(LEAST, |turns| turns.least)
+                && self.affordable(set, *pid) >= turns.map_or(LEAST, |turns| turns.least)
         };
-        family.pids().into_iter().filter(is_due).collect()
+        set.pids().into_iter().filter(is_due).collect()
     }
 
     /// Returns the CPU time that the next turn of a process may take.
-    fn affordable(&self, family: &Family, pid: u32) -> Duration {
+    fn affordable(&self, set: &ProcessSet, pid: u32) -> Duration {
         let rest = self.budget.cpu.saturating_sub(self.used);
-        let accounts = family.accounts_of(pid);
+        let accounts = set.accounts_of(pid);
         let of_accounts = accounts.map(|account| (account.used / RATIO).saturating_sub(account.spent));
         if self.eager { rest } else { of_accounts.into_iter().fold(rest, Duration::min) }
     }
@@ -110,15 +110,15 @@ impl Anonymous {
     }
 
     /// Collapses memory of a process.
-    pub(super) fn turn(&mut self, family: &Family, pid: u32) -> Turn {
-        let Some(start) = family.start_of(pid) else { return Turn::Nothing };
-        // Other processes may have been lifted since the last look.
+    pub(super) fn turn(&mut self, set: &ProcessSet, pid: u32) -> Turn {
+        let Some(start) = set.start_of(pid) else { return Turn::Nothing };
+        // Lifts of other processes may have taken time since the last poll.
         if !Process::new(pid).stat().is_ok_and(|stat| stat.start == start) {
             return Turn::Nothing;
         }
         let added: u64 = self.processes.values().map(|turns| turns.added).sum();
         let budget = Budget {
-            cpu: self.affordable(family, pid),
+            cpu: self.affordable(set, pid),
             added: self.budget.added.saturating_sub(added),
             spare: self.budget.spare.saturating_sub(added),
         };

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Processes of other users are lifted by a child: what their users arrange may make it wait, but not the watcher.
+//! Lifts processes of other users in a child: what those users arrange may make the child wait, but not the watcher.
 //!
 //! A user whose process has made a child wait is left alone for a while, twice as long each time. So a user costs a
 //! watcher a few waits a day, however many processes there are.
 
-use hugelift_os::watch::apart::{Children, NoAnswer};
+use crate::watcher::apart::{Children, NoAnswer};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ const ALONE_AT_MOST: Duration = Duration::from_secs(24 * 3600);
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Done {
     /// What was found; or why the process could not be lifted.
-    pub result: Result<Looked, String>,
+    pub result: Result<Attempt, String>,
     /// CPU time of the child.
     pub cpu: Duration,
     /// What was to be said could be said.
@@ -28,7 +28,7 @@ pub(super) struct Done {
 
 /// What a lift has found and done.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(super) struct Looked {
+pub(super) struct Attempt {
     /// Something was lifted.
     pub is_lifted: bool,
     /// Some of what was planned stays as it was.
@@ -37,6 +37,8 @@ pub(super) struct Looked {
     pub copied: u64,
     /// The CPU time that lifting the rest would take, if there is a rest.
     pub wants: Option<Duration>,
+    /// Bytes of the wanted parts that are on huge pages, if they were counted.
+    pub huge: Option<u64>,
 }
 
 /// The children that lift processes of other users.
@@ -78,15 +80,16 @@ impl Apart {
 
 impl Done {
     fn to_bytes(&self) -> Vec<u8> {
-        let none = Looked::default();
-        let (looked, why) = match &self.result {
-            Ok(looked) => (looked, ""),
+        let none = Attempt::default();
+        let (attempt, why) = match &self.result {
+            Ok(attempt) => (attempt, ""),
             Err(why) => (&none, why.as_str()),
         };
-        let flags =
-            [self.result.is_ok(), looked.is_lifted, looked.is_partial, looked.wants.is_some(), self.is_heard];
+        let (is_ok, wants, counts) = (self.result.is_ok(), attempt.wants.is_some(), attempt.huge.is_some());
+        let flags = [is_ok, attempt.is_lifted, attempt.is_partial, wants, counts, self.is_heard];
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        let numbers = [nanos(self.cpu), looked.copied, looked.wants.map_or(0, nanos)];
+        let wants = attempt.wants.map_or(0, nanos);
+        let numbers = [nanos(self.cpu), attempt.copied, wants, attempt.huge.unwrap_or(0)];
         let mut bytes: Vec<u8> = flags.map(u8::from).to_vec();
         bytes.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
         bytes.extend_from_slice(why.as_bytes());
@@ -95,15 +98,17 @@ impl Done {
 
     /// Returns what [`Done::to_bytes`] wrote; `None` if it is cut off.
     fn from_bytes(bytes: &[u8]) -> Option<Done> {
-        let (flags, rest) = bytes.split_first_chunk::<5>()?;
-        let [is_ok, is_lifted, is_partial, wants_more, is_heard] = flags.map(|flag| flag != 0);
+        let (flags, rest) = bytes.split_first_chunk::<6>()?;
+        let [is_ok, is_lifted, is_partial, wants_more, counts, is_heard] = flags.map(|flag| flag != 0);
         let (cpu, rest) = rest.split_first_chunk::<8>()?;
         let (copied, rest) = rest.split_first_chunk::<8>()?;
-        let (wants, why) = rest.split_first_chunk::<8>()?;
+        let (wants, rest) = rest.split_first_chunk::<8>()?;
+        let (huge, why) = rest.split_first_chunk::<8>()?;
         let time = |bytes: &[u8; 8]| Duration::from_nanos(u64::from_le_bytes(*bytes));
         let copied = u64::from_le_bytes(*copied);
-        let looked = Looked { is_lifted, is_partial, copied, wants: wants_more.then(|| time(wants)) };
-        let result = if is_ok { Ok(looked) } else { Err(String::from_utf8(why.to_vec()).ok()?) };
+        let huge = counts.then(|| u64::from_le_bytes(*huge));
+        let attempt = Attempt { is_lifted, is_partial, copied, wants: wants_more.then(|| time(wants)), huge };
+        let result = if is_ok { Ok(attempt) } else { Err(String::from_utf8(why.to_vec()).ok()?) };
         Some(Done { result, cpu: time(cpu), is_heard })
     }
 }
@@ -114,20 +119,24 @@ mod tests {
 
     #[test]
     fn what_a_child_found_arrives() {
-        let looked = Looked {
+        let attempt = Attempt {
             is_lifted: true,
             is_partial: false,
             copied: 1 << 40,
             wants: Some(Duration::from_millis(7)),
+            huge: Some(3 << 21),
         };
-        let results =
-            [Ok(looked), Ok(Looked { wants: None, is_partial: true, ..looked }), Err("no thread: ü".into())];
+        let results = [
+            Ok(attempt),
+            Ok(Attempt { wants: None, huge: None, is_partial: true, ..attempt }),
+            Err("no thread: ü".into()),
+        ];
         for result in results {
             for is_heard in [false, true] {
                 let done = Done { result: result.clone(), cpu: Duration::from_micros(1234), is_heard };
                 let bytes = done.to_bytes();
                 assert_eq!(Done::from_bytes(&bytes), Some(done));
-                assert_eq!(Done::from_bytes(&bytes[..28]), None);
+                assert_eq!(Done::from_bytes(&bytes[..37]), None);
             }
         }
     }
@@ -136,7 +145,7 @@ mod tests {
     fn a_user_who_makes_a_child_wait_is_left_alone() {
         let mut apart =
             Apart { alone: BTreeMap::from([(7, (Instant::now() + ALONE, ALONE))]), ..Apart::default() };
-        let done = || Done { result: Ok(Looked::default()), cpu: Duration::ZERO, is_heard: true };
+        let done = || Done { result: Ok(Attempt::default()), cpu: Duration::ZERO, is_heard: true };
         let refused = apart.run(7, || unreachable!("it is not lifted")).result.unwrap_err();
         assert!(refused.contains("left alone for 10 more minutes"), "{refused}");
         assert_eq!(apart.run(8, done), done());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Waits for the end of processes, by a pidfd each.
 
-use hugelift_os::proc::pidfd::pidfd_open;
+use hugelift_linux::proc::pidfd::pidfd_open;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::collections::btree_map::Entry;
@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// The most processes that are waited for. The end of more is found by looking.
+/// The most processes that are waited for. The end of more is found by polling.
 const MAX: usize = 64;
 
 /// Processes whose end is waited for.
@@ -44,7 +44,7 @@ impl Ends {
             if let Entry::Vacant(entry) = self.open.entry(pid) {
                 match pidfd_open(pid) {
                     Ok(fd) => _ = entry.insert(fd),
-                    // It has ended, or the kernel has no such descriptors: a look decides.
+                    // It has ended, or the kernel has no such descriptors: the next poll decides.
                     Err(_) => self.complete = false,
                 }
             }
@@ -52,7 +52,7 @@ impl Ends {
     }
 
     /// Waits until all have ended, `other` can be read, or `time` has passed. The end of one process among
-    /// others wakes nobody: a run of many short processes would be looked at all the time.
+    /// others wakes nobody: a run of many short processes would be polled all the time.
     pub(super) fn wait(&mut self, time: Duration, other: Option<BorrowedFd>) -> Woken {
         let until = Instant::now() + time;
         loop {

@@ -3,11 +3,11 @@
 //!
 //! ```text
 //!   program   |== start ==|==================== runs =======================|
-//!   watcher               | looks ... looks ... copies and maps ... looks   | ends
+//!   watcher               | polls ... polls ... copies and maps ... polls   | ends
 //!                           CPU time used < RATIO x cost | objects that were opened since
 //! ```
 //!
-//! The watcher sleeps until the earliest time at which a lift could be worth it. Looking takes at most 1/1000
+//! The watcher sleeps until the earliest time at which a lift could be worth it. Polling takes at most 1/1000
 //! of a CPU; what lifts take is limited by [`hugelift_core::worth`]. It holds nothing that the program
 //! needs, and may be killed at any time.
 //!
@@ -17,28 +17,30 @@ mod accounts;
 mod anonymous;
 mod apart;
 pub(crate) mod ends;
-pub(crate) mod family;
-pub(crate) mod kin;
+pub(crate) mod membership;
+mod process;
+pub(crate) mod process_set;
 
 use crate::attach::{Change, Chosen, Target, Tried, lift_if};
 use crate::options::{Seccomp, Verbosity};
+use crate::watcher::process::{Program, Watch};
 use anonymous::{Anonymous, Turn};
-use apart::{Apart, Done, Looked};
+use apart::{Apart, Attempt, Done};
 use ends::{Ends, Woken};
-use family::{Family, code_of, owner};
 use hugelift_core::collapse::Budget;
 use hugelift_core::policy::{Copies, Policy, SpanChoice};
 use hugelift_core::printable::Untrusted;
 use hugelift_core::snapshot::Part;
-use hugelift_os::io::console::say;
-use hugelift_os::proc::clock::own_cpu_time;
-use hugelift_os::watch::watcher::{Program, Watch};
+use hugelift_linux::io::console::say;
+use hugelift_linux::proc::clock::own_cpu_time;
+use process::{code_of, owner};
+use process_set::ProcessSet;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::time::{Duration, Instant};
 
-/// The watcher uses at most one part in this many of a CPU for looking.
+/// The watcher uses at most one part in this many of a CPU for polling.
 const SHARE: u32 = 1000;
-/// CPU time for looking that it may use at once: the share is saved up to this.
+/// CPU time for polling that it may use at once: the share is saved up to this.
 const ADVANCE: Duration = Duration::from_millis(5);
 /// It sleeps no shorter than this.
 const SHORTEST: Duration = Duration::from_millis(20);
@@ -67,7 +69,7 @@ pub enum Event<'a> {
         /// What was done.
         change: &'a Change,
     },
-    /// A process was looked at for the first time, and there is nothing to lift.
+    /// A process was checked for the first time, and there is nothing to lift.
     Nothing {
         /// The process.
         pid: u32,
@@ -90,8 +92,8 @@ pub enum Event<'a> {
 pub struct Summary {
     /// How long it took.
     pub watched: Duration,
-    /// CPU time for looking.
-    pub looking: Duration,
+    /// CPU time for polling.
+    pub polling: Duration,
     /// CPU time for lifts.
     pub lifting: Duration,
     /// How many processes were lifted; one that has become another program by execve(2) counts again.
@@ -101,13 +103,13 @@ pub struct Summary {
 impl std::fmt::Display for Summary {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let millis = |time: Duration| time.as_secs_f64() * 1e3;
-        let share = 100.0 * self.looking.as_secs_f64() / self.watched.as_secs_f64().max(1e-9);
+        let share = 100.0 * self.polling.as_secs_f64() / self.watched.as_secs_f64().max(1e-9);
         write!(
             f,
             "hugelift watched for {:.1} s with {:.1} ms of CPU time ({share:.2} %), and used {:.1} ms of CPU time \
              for lifts",
             self.watched.as_secs_f64(),
-            millis(self.looking),
+            millis(self.polling),
             millis(self.lifting),
         )
     }
@@ -121,7 +123,7 @@ pub(crate) type Tell = Box<dyn FnMut(Event<'_>) -> bool>;
 pub(crate) struct Wanted {
     policy: Policy,
     seccomp: Seccomp,
-    /// The first look at each process is explained.
+    /// The first check of each process is explained.
     explains: bool,
     anonymous: Option<Anonymous>,
 }
@@ -142,7 +144,7 @@ impl Wanted {
         self
     }
 
-    /// Also wants that the first look at each process is explained.
+    /// Also wants that the first check of each process is explained.
     #[must_use]
     pub(crate) fn explained(self) -> Wanted {
         Wanted { explains: true, ..self }
@@ -158,7 +160,7 @@ impl Wanted {
 
 /// Lifts processes while they run.
 pub(crate) struct LiveLift {
-    family: Family,
+    processes: ProcessSet,
     wanted: Wanted,
     tell: Tell,
     /// Whether messages are written to stderr.
@@ -167,20 +169,20 @@ pub(crate) struct LiveLift {
     is_heard: bool,
     apart: Apart,
     began: Instant,
-    /// CPU time of this process for looking, and for lifting.
-    looking: Duration,
+    /// CPU time of this process for polling, and for lifting.
+    polling: Duration,
     lifting: Duration,
     lifted: u64,
     last_delay: Duration,
     share: Share,
-    /// When it looked last.
+    /// When it polled last.
     turned: Instant,
-    /// It must not look again before this time.
+    /// It must not poll again before this time.
     free: Instant,
     ends: Ends,
 }
 
-/// The CPU time that may be used for looking: a bucket that fills by one part in [`SHARE`] of the time that passes,
+/// The CPU time that may be used for polling: a bucket that fills by one part in [`SHARE`] of the time that passes,
 /// up to [`ADVANCE`].
 #[derive(Debug)]
 struct Share {
@@ -220,21 +222,21 @@ impl LiveLift {
             }
             true
         };
-        Some(LiveLift { speaks, ..LiveLift::new(Family::of_run(root, mark), wanted, Box::new(tell)) })
+        Some(LiveLift { speaks, ..LiveLift::new(ProcessSet::of_run(root, mark), wanted, Box::new(tell)) })
     }
 
-    /// Returns the task for a family.
-    pub(crate) fn new(family: Family, wanted: Wanted, tell: Tell) -> LiveLift {
+    /// Returns the task for a set of processes.
+    pub(crate) fn new(processes: ProcessSet, wanted: Wanted, tell: Tell) -> LiveLift {
         let now = Instant::now();
         LiveLift {
-            family,
+            processes,
             wanted,
             tell,
             speaks: false,
             is_heard: true,
             apart: Apart::default(),
             began: now,
-            looking: Duration::ZERO,
+            polling: Duration::ZERO,
             lifting: Duration::ZERO,
             lifted: 0,
             last_delay: SHORTEST,
@@ -255,33 +257,33 @@ impl LiveLift {
         self.is_heard
     }
 
-    /// Looks at all processes, and lifts those for which it is worth it now, until `stops` says so. Returns the
-    /// time until the next look; `None` if all have ended.
+    /// Polls all processes, and lifts those for which it is worth it now, until `stops` says so. Returns the
+    /// time until the next poll; `None` if all have ended.
     pub(crate) fn turn(&mut self, stops: &dyn Fn() -> bool) -> Option<Duration> {
         let before = own_cpu_time();
-        let used = self.family.refresh();
+        let used = self.processes.refresh();
         let lifts = !self.wanted.policy.parts.is_empty();
-        let due = if lifts { self.family.due() } else { Vec::new() };
-        for (pid, why) in self.family.take_unreadable() {
+        let due = if lifts { self.processes.due() } else { Vec::new() };
+        for (pid, why) in self.processes.take_unreadable() {
             self.say(Event::Refused { pid, why: &why });
         }
-        self.ends.set(&self.family.pids());
-        let looking = own_cpu_time().saturating_sub(before);
-        self.looking += looking;
-        let pause = self.share.count(looking, self.turned.elapsed());
-        tracing::debug!(?looking, ?pause, members = self.count(), "looked at the processes");
+        self.ends.set(&self.processes.pids());
+        let polling = own_cpu_time().saturating_sub(before);
+        self.polling += polling;
+        let pause = self.share.count(polling, self.turned.elapsed());
+        tracing::debug!(?polling, ?pause, members = self.count(), "polled the processes");
         self.turned = Instant::now();
         self.free = self.turned + pause;
         for pid in due {
             if stops() || !self.is_heard {
                 break;
             }
-            if self.family.is_due(pid) {
+            if self.processes.is_due(pid) {
                 self.lift(pid);
             }
         }
         self.collapse(stops);
-        if self.family.is_over() {
+        if self.processes.is_over() {
             return None;
         }
         self.last_delay = self.delay(used);
@@ -292,7 +294,7 @@ impl LiveLift {
         let before = own_cpu_time();
         // Read first: the process may open an object meanwhile.
         let code = code_of(pid);
-        let Some(start) = self.family.start_of(pid) else { return };
+        let Some(start) = self.processes.start_of(pid) else { return };
         let done = match other_user(pid) {
             None => self.try_lift(pid, start),
             Some(user) => {
@@ -307,42 +309,48 @@ impl LiveLift {
         self.is_heard &= done.is_heard;
         tracing::debug!(pid, ?done, ?spent, "a running process");
         match done.result {
-            Ok(Looked { is_lifted, is_partial, copied, wants }) => {
-                self.family.looked(pid, code, spent, is_lifted, wants);
-                self.family.add_copied(pid, copied);
-                self.lifted += u64::from(is_lifted);
+            Ok(attempt) => {
+                self.lifted += u64::from(self.processes.tried(pid, code, spent, &attempt));
                 // Why is said with what was lifted.
-                if is_partial && wants.is_none() {
-                    let _ = self.family.refused(pid, Duration::ZERO);
+                if attempt.is_partial && attempt.wants.is_none() {
+                    let _ = self.processes.refused(pid, Duration::ZERO);
                 }
             }
             Err(why) => {
-                if self.family.refused(pid, spent) {
+                if self.processes.refused(pid, spent) {
                     self.say(Event::Refused { pid, why: &why });
                 }
             }
         }
     }
 
-    /// Lifts a process, if that is worth it, and says what was done.
+    /// Lifts a process, if that is worth it, and says what was done. What a borrowed thread has done after an attempt was
+    /// given up is seen, and said, by the next one.
     fn try_lift(&mut self, pid: u32, start: u64) -> Done {
+        let told = self.processes.told(pid);
         let target = Target {
             chosen: Chosen { pid, start: Some(start) },
             policy: &self.wanted.policy,
             seccomp: self.wanted.seccomp,
-            copied: self.family.copied(),
-            explains: self.wanted.explains && !self.family.is_known(pid),
+            copied: self.processes.copied(),
+            explains: told.is_unclear || self.wanted.explains && !told.is_known,
+            collapses: self.wanted.anonymous.is_some(),
         };
-        let tried = lift_if(target, self.family.affords(pid));
-        let result = tried.map(|Tried { change, lifted: is_lifted, wants }| {
-            let looked = Looked { is_lifted, wants, ..Looked::default() };
-            let Some(change) = &change else { return looked };
-            let cpu = self.family.cpu_of(pid);
-            self.say(match is_lifted {
-                true => Event::Lifted { pid, change, cpu },
-                false => Event::Nothing { pid, change },
-            });
-            Looked { copied: change.copied, is_partial: change.is_partial, ..looked }
+        let tried = lift_if(target, self.processes.affords(pid));
+        let result = tried.map(|Tried { change, lifted, wants }| {
+            let attempt = Attempt { is_lifted: lifted, wants, ..Attempt::default() };
+            let Some(change) = &change else { return attempt };
+            let huge = change.huge_bytes(&self.wanted.policy.parts);
+            let is_lifted = lifted || told.is_unclear && huge > told.huge;
+            let (is_partial, cpu) = (change.is_partial, self.processes.cpu_of(pid));
+            // One that lacks huge pages is tried again and again.
+            if !(told.is_unclear && is_partial && huge == told.huge) {
+                self.say(match is_lifted {
+                    true => Event::Lifted { pid, change, cpu },
+                    false => Event::Nothing { pid, change },
+                });
+            }
+            Attempt { is_lifted, is_partial, copied: change.copied, huge: Some(huge), ..attempt }
         });
         Done { result, cpu: Duration::ZERO, is_heard: self.is_heard }
     }
@@ -356,16 +364,16 @@ impl LiveLift {
     /// Collapses anonymous memory of the processes whose turn it is.
     fn collapse(&mut self, stops: &dyn Fn() -> bool) {
         let Some(anonymous) = &mut self.wanted.anonymous else { return };
-        anonymous.retain(&self.family);
-        for pid in anonymous.due(&self.family) {
+        anonymous.retain(&self.processes);
+        for pid in anonymous.due(&self.processes) {
             if stops() || !self.is_heard {
                 return;
             }
             let before = own_cpu_time();
-            let turn = anonymous.turn(&self.family, pid);
+            let turn = anonymous.turn(&self.processes, pid);
             let spent = own_cpu_time().saturating_sub(before);
             self.lifting += spent;
-            self.family.spend(pid, spent);
+            self.processes.spend(pid, spent);
             tracing::debug!(pid, ?turn, ?spent, "anonymous memory");
             match &turn {
                 Turn::Collapsed(change) => self.is_heard &= (self.tell)(Event::Collapsed { pid, change }),
@@ -378,12 +386,12 @@ impl LiveLift {
         }
     }
 
-    /// Returns the time until the next look.
+    /// Returns the time until the next poll.
     fn delay(&self, used: Duration) -> Duration {
         // All CPUs may work for one program.
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let cpus = u32::try_from(cpus).unwrap_or(u32::MAX);
-        let needed = self.family.lacks_at_least().map_or(LONGEST, |lacks| lacks / cpus);
+        let needed = self.processes.lacks_at_least().map_or(LONGEST, |lacks| lacks / cpus);
         match used.is_zero() {
             true => (self.last_delay * 2).clamp(SHORTEST, LONGEST_IDLE),
             false => needed.clamp(SHORTEST, LONGEST),
@@ -408,18 +416,18 @@ impl LiveLift {
 
     /// Returns whether no process is left, and none can come.
     pub(crate) fn is_over(&self) -> bool {
-        self.family.is_over()
+        self.processes.is_over()
     }
 
     /// Returns how many processes are watched.
     pub(crate) fn count(&self) -> usize {
-        self.family.pids().len()
+        self.processes.pids().len()
     }
 
     /// Returns what it took so far.
     pub(crate) fn summary(&self) -> Summary {
-        let LiveLift { looking, lifting, lifted, .. } = *self;
-        Summary { watched: self.began.elapsed(), looking, lifting, lifted }
+        let LiveLift { polling, lifting, lifted, .. } = *self;
+        Summary { watched: self.began.elapsed(), polling, lifting, lifted }
     }
 
     /// Does a turn for a run, and reports the CPU time of this process at the end, unless it had next to nothing

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What may be claimed about a variant, by its ratios and by what was huge.
 
-use super::{Ratio, Setting, Side, figures, ratio};
+use super::ratio::{Ratio, ratio};
+use super::setting::{Setting, figures};
+use super::side::Side;
 use crate::live;
 use crate::stats::{Estimate, Verdict};
 use serde::Serialize;

@@ -18,8 +18,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const LONGEST: usize = 4096;
 /// The most bytes of an output that a message shows.
 const SHOWN: usize = 80;
-/// The interval between two looks whether ctrl-C was pressed.
-const LOOK: Duration = Duration::from_millis(100);
+/// The interval between two checks whether ctrl-C was pressed.
+const POLL: Duration = Duration::from_millis(100);
 
 /// A command line for a shell, with the option that gave it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -45,7 +45,7 @@ impl Command {
         let mut child = Child::start(command.stdout(Stdio::piped()).stderr(Stdio::piped()))?;
         let (stdout, stderr) = (child.streams().stdout.take(), child.streams().stderr.take());
         let deadline = Instant::now() + patience;
-        while !child.wait_until(Instant::now() + LOOK)? {
+        while !child.wait_until(Instant::now() + POLL)? {
             interrupt::check()?;
             ensure!(
                 Instant::now() < deadline,

@@ -1,71 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A process that runs, compared with itself: it is lifted and restored again and again, and periods that
-//! follow each other are compared. This module holds what is read of it; who lifts it calls it from above.
+//! Compares a running process with itself. The process is lifted and restored in turn, and each period is compared with
+//! the next one. This module reads the process. Its caller lifts and restores it.
 
 mod command;
+mod metric;
 mod reading;
 
 pub use command::Command;
-pub use reading::{Reading, run};
+pub use metric::Metric;
+pub use reading::{NoWork, Reading, run};
 
-use crate::comparison::{Figure, Run};
+use crate::run::Run;
 use serde::Serialize;
-
-/// What the verdict is on.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-#[serde(tag = "kind", rename_all = "kebab-case")]
-pub enum Metric {
-    /// The growth of a counter per second: more is better.
-    Counter {
-        /// Prints the counter.
-        command: Command,
-    },
-    /// A value at the end of each period.
-    Gauge {
-        /// Prints the value.
-        command: Command,
-    },
-    /// CPU time of the process per unit of a counter: less is better.
-    CpuPer {
-        /// Prints the counter.
-        command: Command,
-    },
-    /// CPU time of the process per second: under a load that is the same in all periods, less is better.
-    Cpu,
-}
-
-impl Metric {
-    /// Returns the figures that the periods have; the verdict is on the first.
-    pub fn figures(&self) -> &'static [Figure] {
-        match self {
-            Metric::Counter { .. } => &[Figure::Rate, Figure::CpuPerUnit, Figure::CpuPerSecond],
-            Metric::CpuPer { .. } => &[Figure::CpuPerUnit, Figure::Rate, Figure::CpuPerSecond],
-            Metric::Gauge { .. } => &[Figure::Metric, Figure::CpuPerSecond],
-            Metric::Cpu => &[Figure::CpuPerSecond],
-        }
-    }
-
-    /// Returns the figure that the verdict is on.
-    pub fn figure(&self) -> Figure {
-        self.figures().first().copied().unwrap_or(Figure::CpuPerSecond)
-    }
-
-    /// Returns the command that prints a counter.
-    pub fn counter(&self) -> Option<&Command> {
-        match self {
-            Metric::Counter { command } | Metric::CpuPer { command } => Some(command),
-            Metric::Gauge { .. } | Metric::Cpu => None,
-        }
-    }
-
-    /// Returns the command that prints a gauge.
-    pub fn gauge(&self) -> Option<&Command> {
-        match self {
-            Metric::Gauge { command } => Some(command),
-            Metric::Counter { .. } | Metric::CpuPer { .. } | Metric::Cpu => None,
-        }
-    }
-}
 
 /// Whether code and read-only data of a process are copies on huge pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]

@@ -1,12 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What is read of a process at the beginning and at the end of a period, and the figures between the two.
 
-use super::{Command, Metric};
-use crate::comparison::{Memory, Run};
-use anyhow::{Context as _, Result, ensure};
-use hugelift_os::proc::clock::cpu_time;
-use hugelift_os::proc::procfs::Process;
+use super::command::Command;
+use super::metric::Metric;
+use crate::memory::Memory;
+use crate::run::Run;
+use anyhow::{Context as _, Result, bail, ensure};
+use hugelift_linux::proc::clock::cpu_time;
+use hugelift_linux::proc::procfs::Process;
 use std::time::{Duration, Instant};
+
+/// There was no work in a period.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct NoWork(String);
 
 /// What is read at one moment.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -60,7 +67,9 @@ pub fn run(
     let wall = last.at.saturating_duration_since(first.at).as_secs_f64();
     ensure!(wall > 0.0, "a period took no time");
     let cpu = last.cpu.saturating_sub(first.cpu).as_secs_f64();
-    ensure!(cpu > 0.0, "it used no CPU time in a period of {wall:.1} s: there is no work to compare");
+    if cpu <= 0.0 {
+        bail!(NoWork(format!("it used no CPU time in a period of {wall:.1} s: there is no work to compare")));
+    }
     let growth =
         first.count.zip(last.count).map(|(first, last)| growth(metric, first, last, wall)).transpose()?;
     if let (Some(value), Some(command)) = (gauge, metric.gauge()) {
@@ -98,10 +107,11 @@ fn growth(metric: &Metric, first: f64, last: f64, wall: f64) -> Result<f64> {
         "the counter of {option} fell from {first} to {last}: it must grow; a value that does not is measured by \
          --metric CMD --metric-kind gauge"
     );
-    ensure!(
-        last > first,
-        "the counter of {option} stayed {first} for {wall:.1} s: there was no work to compare; start the load, or \
-         choose a longer --period"
-    );
+    if last <= first {
+        bail!(NoWork(format!(
+            "the counter of {option} stayed {first} for {wall:.1} s: there was no work to compare; start the load, or \
+             choose a longer --period"
+        )));
+    }
     Ok(last - first)
 }

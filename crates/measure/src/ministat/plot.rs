@@ -2,8 +2,14 @@
 //! The plot: each value is a symbol in its column, values of one column are stacked, and each sample
 //! has a bar from one standard deviation below its mean to one above.
 
-use super::Sample;
+use super::sample::Sample;
 use std::fmt::Write as _;
+
+/// The most samples in a plot, which has no more symbols.
+pub const MOST_SAMPLES: usize = 7;
+
+/// Columns of the plot where the output is not a terminal.
+pub const PLOT_WIDTH: usize = 74;
 
 /// The symbol of each sample. Where samples overlap, the plot has the symbol of the bitwise OR of their
 /// numbers (from 1).

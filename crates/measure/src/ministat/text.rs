@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The output of `hugelift ministat`.
 
+use super::difference::Difference;
 use super::number::general;
-use super::plot::{SYMBOLS, plot};
-use super::{Confidence, Difference, PLOT_WIDTH, Sample};
+use super::plot::{PLOT_WIDTH, SYMBOLS, plot};
+use super::sample::Sample;
+use super::student::Confidence;
 use std::fmt::Write as _;
 
 /// What to print, and how.

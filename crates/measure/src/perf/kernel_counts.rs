@@ -7,7 +7,7 @@
 
 use crate::perf::counters::{Code, Counters, PerfError, Start};
 use crate::pmu::report::{KernelCount, Scope};
-use hugelift_os::proc::procfs::Process;
+use hugelift_linux::proc::procfs::Process;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;

@@ -6,7 +6,7 @@ use crate::perf::hardware::{Hardware, NoHardware, cpus};
 use crate::pmu::metric::metrics;
 use crate::pmu::tables::Formulas;
 use crate::pmu::{Count, Sample};
-use hugelift_os::proc::procfs::Process;
+use hugelift_linux::proc::procfs::Process;
 use std::collections::{HashMap, HashSet};
 
 /// The most threads that are counted: each needs a file for every event.

@@ -4,9 +4,9 @@
 //! The program has the caller's standard files, signal mask and dispositions. It waits before its
 //! execve(2) until the counters are open.
 
-use hugelift_os::launch::program;
-use hugelift_os::proc::pidfd::pidfd_open;
-use hugelift_os::proc::procfs::Process;
+use hugelift_linux::proc::pidfd::pidfd_open;
+use hugelift_linux::proc::procfs::Process;
+use hugelift_linux::program;
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, pthread_sigmask, signal};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork, pipe2};

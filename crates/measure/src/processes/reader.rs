@@ -8,9 +8,9 @@ use crate::processes::text_coverage::TextCoverage;
 use crate::processes::{Reading, Sample, TextState};
 use hugelift_core::printable::{Untrusted, printable, text_to_parse};
 use hugelift_core::proc_stat::{Stat, parse_statm_text};
-use hugelift_os::machine::base_page;
-use hugelift_os::proc::clock::ticks_per_second;
-use hugelift_os::proc::procfs::{ProcError, Process};
+use hugelift_linux::machine::base_page;
+use hugelift_linux::proc::clock::ticks_per_second;
+use hugelift_linux::proc::procfs::{ProcError, Process};
 use nix::unistd::{Uid, User};
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -116,11 +116,11 @@ impl Processes {
             .filter_map(|pid| {
                 let process = Process::new(pid);
                 let stat = process.stat().ok()?;
-                let pages = parse_statm_text(&process.read("statm").ok()?)?;
+                let pages = parse_statm_text(&process.with_memory().read("statm").ok()?)?;
                 Some((stat, pages.saturating_mul(self.page)))
             })
-            // Kernel threads and zombies have no memory.
-            .filter(|(stat, _)| stat.virtual_bytes > 0)
+            // Kernel threads and zombies have no memory. That of a process whose first thread has ended is shown by the others.
+            .filter(|(stat, _)| stat.virtual_bytes > 0 || stat.thread_has_ended() && !stat.has_ended())
             .collect();
         // A proc file system has at least hugelift itself.
         if all.is_empty() {
@@ -182,7 +182,10 @@ impl Processes {
     /// Reads the size of its text, if that is not known.
     fn read_size(&mut self, stat: &Stat) {
         if let Some(known) = self.known.get_mut(&stat.identity()).filter(|k| k.text == TextState::Unread) {
-            let size = Process::new(stat.pid).maps().map(|maps| TextState::Size(TextCoverage::size(&maps)));
+            let size = Process::new(stat.pid)
+                .with_memory()
+                .maps()
+                .map(|maps| TextState::Size(TextCoverage::size(&maps)));
             known.learn(size.unwrap_or_else(unknown));
         }
     }
@@ -193,7 +196,10 @@ impl Processes {
         if known.text == TextState::Unreadable {
             return;
         }
-        let text = Process::new(stat.pid).smaps().map(|usage| TextState::Known(TextCoverage::of(&usage)));
+        let text = Process::new(stat.pid)
+            .with_memory()
+            .smaps()
+            .map(|usage| TextState::Known(TextCoverage::of(&usage)));
         known.learn(text.unwrap_or_else(unknown));
     }
 

@@ -8,11 +8,13 @@
 //!   anonymous --- | anonymous r-x | anonymous ---       not counted: code that a runtime has made
 //! ```
 
-use hugelift_core::maps::Mapping;
+use crate::host;
+use hugelift_core::addr::{PageSize, Range};
+use hugelift_core::maps::{FileId, Mapping};
 use hugelift_core::policy::Backing;
 use hugelift_core::smaps::Usage;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// The text of all objects of a process, and its huge bytes.
@@ -21,6 +23,9 @@ pub struct TextCoverage {
     /// All of it.
     #[serde(skip)]
     pub bytes: u64,
+    /// What of it whole huge pages can map.
+    #[serde(skip)]
+    pub whole_bytes: u64,
     /// The bytes of it on huge pages.
     pub huge_bytes: u64,
     /// The huge bytes by backing.
@@ -28,18 +33,26 @@ pub struct TextCoverage {
 }
 
 impl TextCoverage {
-    /// Makes the coverage of a text with this many bytes and these huge ones.
+    /// Makes the coverage of a text with this many bytes, all in whole huge pages, and these huge ones.
     pub fn new(bytes: u64, huge: impl IntoIterator<Item = (Backing, u64)>) -> TextCoverage {
         let huge: BTreeMap<Backing, u64> = huge.into_iter().filter(|(_, bytes)| *bytes > 0).collect();
-        TextCoverage { bytes, huge_bytes: huge.values().fold(0, |sum, n| sum.saturating_add(*n)), huge }
+        let huge_bytes = huge.values().fold(0u64, |sum, n| sum.saturating_add(*n));
+        TextCoverage { bytes, whole_bytes: bytes, huge_bytes, huge }
     }
 
     /// Adds up what smaps shows.
     pub fn of(usage: &[Usage]) -> TextCoverage {
         let mappings: Vec<&Mapping> = usage.iter().map(|u| &u.mapping).collect();
         let (mut bytes, mut huge) = (0u64, BTreeMap::<Backing, u64>::new());
+        let mut runs: Vec<Range> = Vec::new();
         for (used, _) in usage.iter().zip(is_text(&mappings)).filter(|(_, is_text)| *is_text) {
-            bytes = bytes.saturating_add(used.mapping.range.len());
+            let range = used.mapping.range;
+            bytes = bytes.saturating_add(range.len());
+            // A lift splits a mapping.
+            match runs.last_mut() {
+                Some(last) if last.end == range.start => last.end = range.end,
+                _ => runs.push(range),
+            }
             for (backing, found) in [
                 (Backing::Thp, used.anon_huge),
                 (Backing::Hugetlb, used.hugetlb()),
@@ -50,7 +63,9 @@ impl TextCoverage {
                 *sum = sum.saturating_add(found.min(used.mapping.range.len()));
             }
         }
-        TextCoverage::new(bytes, huge)
+        let page = PageSize::new(host::huge_page_bytes()).unwrap_or(PageSize::MB2);
+        let whole_bytes = runs.iter().filter_map(|run| run.inner(page)).map(Range::len).sum();
+        TextCoverage { whole_bytes, ..TextCoverage::new(bytes, huge) }
     }
 
     /// Returns the size alone, by `/proc/PID/maps`.
@@ -74,10 +89,13 @@ impl fmt::Display for TextCoverage {
 }
 
 /// Returns for each mapping, by address, whether it is text of an object.
-fn is_text(mappings: &[&Mapping]) -> Vec<bool> {
+pub(crate) fn is_text(mappings: &[&Mapping]) -> Vec<bool> {
     let code = |m: &Mapping| m.prot.exec && !m.is_kernel_code();
+    // A file of which some is writable and executable at once is the memory of a runtime, such as sbcl's core.
+    let of_runtimes: BTreeSet<FileId> =
+        mappings.iter().filter(|m| m.is_file() && m.prot.is_wx()).map(|m| m.file).collect();
     // A shared executable mapping is one that a runtime writes by another mapping of the same memory.
-    let of_file = |m: &Mapping| code(m) && m.is_file() && !m.shared;
+    let of_file = |m: &Mapping| code(m) && m.is_file() && !m.shared && !of_runtimes.contains(&m.file);
     let anonymous = |m: &Mapping| code(m) && !m.is_file() && !m.prot.write;
     let mut out: Vec<bool> = mappings.iter().map(|m| of_file(m)).collect();
     // Anonymous code is lifted text if it is adjacent to a mapping of a file or to lifted text. One
@@ -123,6 +141,7 @@ mod tests {
         assert_eq!(size("1000-2000 ---p 0 0:0 0\n2000-5000 r-xp 0 0:0 0\n5000-6000 ---p 0 0:0 0\n"), 0);
         assert_eq!(size("1000-2000 r-xp 0 8:1 5 /x\n2000-5000 rwxp 0 0:0 0\n"), 1);
         assert_eq!(size("1000-2000 r-xp 0 8:1 5 /x\n3000-5000 r-xp 0 0:0 0\n"), 1);
+        assert_eq!(size("1000-2000 rwxp 0 8:1 7 /x.core\n2000-5000 r-xp 1000 8:1 7 /x.core\n"), 0);
         assert_eq!(size("1000-2000 r-xs 0 0:1 9 /memfd:doublemapper (deleted)\n"), 0);
         assert_eq!(size("1000-2000 r-xp 0 0:0 0 [vdso]\nff00000-ff01000 --xp 0 0:0 0 [vsyscall]\n"), 0);
     }
@@ -138,10 +157,8 @@ AnonHugePages: 2048 kB
 AnonHugePages: 2048 kB
 ";
         let text = TextCoverage::of(&parse_smaps(smaps.as_bytes()).unwrap());
-        assert_eq!(
-            text,
-            TextCoverage::new(6 << 20, [(Backing::Pagecache, 2 << 20), (Backing::Thp, 2 << 20)])
-        );
+        let huge = [(Backing::Pagecache, 2 << 20), (Backing::Thp, 2 << 20)];
+        assert_eq!(text, TextCoverage { whole_bytes: 6 << 20, ..TextCoverage::new(6 << 20, huge) });
         assert_eq!(text.huge_bytes, 4 << 20);
         assert_eq!(text.to_string(), "33% thp, 33% pagecache");
         assert_eq!(TextCoverage::of(&[]).to_string(), "0%");

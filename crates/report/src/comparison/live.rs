@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the comparison of a running process with itself has in addition: how it was made, and what it cost.
 
-use super::seconds;
+use super::shown::seconds;
 use hugelift_core::addr::human_bytes;
 use hugelift_core::printable::printable;
 use hugelift_measure::comparison::{Comparison, Memory, Side};

@@ -2,19 +2,24 @@
 //! A [`Comparison`] as text: a table of the sides, the ratios, and a verdict on each variant.
 
 use crate::paint::paint;
-use crate::table::{LEFT, RIGHT, Table};
 use hugelift_core::addr::human_bytes;
 use hugelift_core::printable::{printable, printable_lines, quoted};
+use hugelift_core::table::{LEFT, RIGHT, Table};
 use hugelift_measure::comparison::{
-    Comparison, Coverage, Figure, Finding, Ratio, Run, Setting, Side, VariantResult, figures,
+    Comparison, Coverage, Figure, Finding, Run, Setting, Side, VariantResult, figures,
 };
 use hugelift_measure::stats;
 use std::ffi::OsStr;
 use std::fmt::Write as _;
 
 mod live;
+mod shown;
 #[cfg(test)]
 mod tests;
+
+pub(crate) use shown::{interval, percent, value};
+
+use shown::seconds;
 
 /// Returns the comparison as text; each line ends with a newline. With `colour` the verdict is green for a gain
 /// and red for a loss.
@@ -158,34 +163,6 @@ fn range(from: f64, to: f64) -> String {
     format!("{} to {}", percent(from), percent(to))
 }
 
-/// Returns a share as a percentage with two significant digits.
-pub(crate) fn percent(share: f64) -> String {
-    let percent = share * 100.0;
-    match percent.abs() {
-        p if p >= 9.95 => format!("{percent:.0}"),
-        p if p >= 0.995 => format!("{percent:.1}"),
-        _ => format!("{percent:.2}"),
-    }
-}
-
-/// Returns seconds in s, ms or µs.
-pub(crate) fn seconds(value: f64) -> String {
-    match value.abs() {
-        v if v >= 1.0 => format!("{value:.3} s"),
-        v if v >= 1e-3 => format!("{:.2} ms", value * 1e3),
-        _ => format!("{:.2} µs", value * 1e6),
-    }
-}
-
-/// Returns a figure's value with its unit; what the user counts or measures has none.
-pub(crate) fn value(figure: Figure, value: f64) -> String {
-    match figure {
-        Figure::Metric | Figure::Rate if value.abs() >= 1000.0 => format!("{value:.0}"),
-        Figure::Metric | Figure::Rate => format!("{value:.3}"),
-        _ => seconds(value),
-    }
-}
-
 /// Returns the median of a figure over the runs of a side.
 pub(crate) fn median(side: &Side, of: impl Fn(&Run) -> Option<f64>) -> Option<f64> {
     stats::median(&side.runs.iter().filter_map(of).collect::<Vec<f64>>()).ok()
@@ -268,14 +245,6 @@ pub(crate) fn title(comparison: &Comparison, figure: Figure) -> String {
     match figure {
         Figure::ServerCpu if !comparison.setting.counts_transactions => "server CPU of the load".into(),
         figure => figure.words().into(),
-    }
-}
-
-/// Returns a ratio as `0.953 [0.941, 0.966]`.
-pub(crate) fn interval(ratio: &Ratio) -> String {
-    match (ratio.low, ratio.high) {
-        (Some(low), Some(high)) => format!("{:.3} [{low:.3}, {high:.3}]", ratio.point),
-        _ => format!("{:.3} (no interval: {} of at least 6 pairs)", ratio.point, ratio.pairs),
     }
 }
 

@@ -31,9 +31,9 @@ fn a_finding_with_its_reading_and_its_command() {
 fn paths_and_names_from_outside_do_no_harm() {
     let exe = "/bin/\x1b[31mx".to_string();
     let text_of = Coverage { bytes: 9 << 20, liftable: 8 << 20, huge: 0 };
-    let args = vec!["x; rm y\x1b[2J".into()];
+    let start = vec!["x; rm y\x1b[2J".into()];
     let facts = Facts {
-        process: Some(Process { pid: 7, exe, args, text: text_of, ..Process::default() }),
+        process: Some(Process { pid: 7, exe, start, text: text_of, ..Process::default() }),
         ..Facts::default()
     };
     let found = diagnose(&facts);

@@ -3,8 +3,8 @@
 
 pub mod csv;
 
-use crate::table::{self, LEFT, RIGHT};
 use hugelift_core::printable::printable;
+use hugelift_core::table::{self, LEFT, RIGHT};
 use hugelift_lab::results::unit::Unit;
 use hugelift_lab::results::{Cell, Column, Ended, Report, Table};
 use std::fmt::Write as _;

@@ -7,25 +7,25 @@ mod subject;
 
 pub use options::{LiveArgs, Options};
 
+use super::cut::{Cut, Ended, Measured};
 use super::progress::Progress;
 use crate::FAILED;
 use crate::failure::Exit;
 use anyhow::{Error, Result, anyhow, ensure};
 use hugelift_core::printable::text_to_parse;
+use hugelift_linux::proc::procfs::Process;
 use hugelift_measure::comparison::{self, Comparison, Memory, Run, Setting, Side};
 use hugelift_measure::live::{Live, Reading, State, run as figures_of};
 use hugelift_measure::stats::Estimate;
 use hugelift_measure::stopping::Reached;
 use hugelift_measure::timed::Seen;
 use hugelift_measure::{host, interrupt, rounds};
-use hugelift_os::io::console::say;
-use hugelift_os::proc::procfs::Process;
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
-use subject::{Ended, Subject};
+use subject::Subject;
 
-/// The interval at which a wait looks for ctrl-C.
-const LOOK: Duration = Duration::from_millis(50);
+/// The interval at which a wait checks for ctrl-C.
+const POLL: Duration = Duration::from_millis(50);
 /// The sides, as in a pair: the bare one is first, as in every comparison.
 const SIDES: [State; 2] = [State::Bare, State::Lifted];
 
@@ -35,15 +35,16 @@ struct Periods {
     results: Vec<Vec<Run>>,
     /// Why there are no more.
     reached: Reached,
+    /// What has ended them too soon.
+    cut: Option<Cut>,
 }
 
 /// Compares a process with itself, and leaves it as it was found, also after an error and at ctrl-C. The exit
-/// status says whether it could be left so after a measurement that succeeded.
+/// status says whether it could be left so.
 ///
 /// # Errors
-/// One line: it cannot be lifted or restored, a command prints no number, ctrl-C, or it ended before the
-/// first pair was complete.
-pub fn measure(pid: u32, options: &Options) -> Result<(Comparison, Exit)> {
+/// One line: what has ended the experiment before the first pair was complete, and how the process is left.
+pub fn measure(pid: u32, options: &Options) -> Result<Measured> {
     interrupt::prepare()?;
     let mut subject = Subject::open(pid, options)?;
     let name = subject.name.clone();
@@ -53,9 +54,10 @@ pub fn measure(pid: u32, options: &Options) -> Result<(Comparison, Exit)> {
         periods(&shared, options)
     });
     let found = subject.found;
+    let is_done = |periods: &Periods| periods.cut.as_ref().is_none_or(|cut| cut.exit == Exit::SUCCESS);
     let left = subject.leave(match &measured {
-        Ok(_) => options.leave.unwrap_or(found),
-        Err(_) => found,
+        Ok(periods) if is_done(periods) => options.leave.unwrap_or(found),
+        _ => found,
     });
     let measured = measured.map_err(|error| match (error, &left) {
         (error, Ok(Some(state))) => {
@@ -64,24 +66,24 @@ pub fn measure(pid: u32, options: &Options) -> Result<(Comparison, Exit)> {
         (error, Ok(None)) => anyhow!("{name}: {error:#}"),
         (error, Err(why)) => anyhow!("{name}: {error:#}; {why:#}"),
     })?;
-    let (left, exit) = match left {
-        Ok(left) => (left, Exit::SUCCESS),
-        Err(why) => {
-            say(&format!("{why:#}"));
-            (Some(subject.state()), Exit(FAILED))
-        }
-    };
-    if measured.reached == Reached::Ended {
-        say(&format!("{name} has ended; the result is on the pairs until then"));
-    }
-    Ok((conclude(&subject, options, command, measured, left), exit))
+    let pairs = measured.results.first().map_or(0, Vec::len);
+    let mut said: Vec<String> =
+        measured.cut.iter().map(|cut| format!("{name}: {}", cut.line(pairs))).collect();
+    let mut exit = measured.cut.as_ref().map_or(Exit::SUCCESS, |cut| cut.exit);
+    let left = left.unwrap_or_else(|why| {
+        said.push(format!("{why:#}"));
+        exit = Exit(FAILED);
+        Some(subject.state())
+    });
+    let said = (!said.is_empty()).then(|| said.join("; "));
+    Ok(Measured { comparison: conclude(&subject, options, command, measured, left), said, exit })
 }
 
-/// Measures pairs of periods until the rule says that there are enough, or the process ends.
+/// Measures pairs of periods until the rule says that there are enough, or one fails.
 fn periods(subject: &RefCell<&mut Subject>, options: &Options) -> Result<Periods> {
     let began = Instant::now();
     let progress = Progress::new(options.rule);
-    let (reached, so_far) = (Cell::new(Reached::Pairs), RefCell::new(vec![Vec::new(), Vec::new()]));
+    let reached = Cell::new(Reached::Pairs);
     let side = |state: State| {
         let what = match state {
             State::Bare => "in a bare period",
@@ -92,42 +94,33 @@ fn periods(subject: &RefCell<&mut Subject>, options: &Options) -> Result<Periods
             period(&mut subject, state, options).map_err(|error| subject.cause(error))
         })
     };
-    let orders = RefCell::new(Vec::new());
     let random = fastrand::Rng::with_seed(options.seed);
-    let measured = rounds::run_drawn(&mut SIDES.map(side), random, |results, order| {
-        orders.borrow_mut().push(order.to_vec());
-        so_far.replace(results.to_vec());
-        let count = results.first().map_or(0, Vec::len);
-        let estimate = || estimate(options, results);
-        progress.after(count, began.elapsed(), &[State::Lifted.name()], || vec![estimate()]);
-        let done = options.rule.reached(count, began.elapsed(), || estimate()?.half_width());
-        reached.set(done.unwrap_or(reached.get()));
-        done.is_none()
-    });
+    let rounds::Rounds { mut results, orders, failed } =
+        rounds::run_drawn(&mut SIDES.map(side), random, |results, _| {
+            let count = results.first().map_or(0, Vec::len);
+            let estimate = || estimate(options, results);
+            progress.after(count, began.elapsed(), &[State::Lifted.name()], || vec![estimate()]);
+            let done = options.rule.reached(count, began.elapsed(), || estimate()?.half_width());
+            reached.set(done.unwrap_or(reached.get()));
+            done.is_none()
+        });
     progress.end();
-    let mut results = so_far.into_inner();
-    let reached = match measured {
-        Ok(_) => reached.get(),
-        Err(error) => ended(error, &results)?,
-    };
-    let orders = orders.into_inner();
+    let cut = failed.map(|error| Cut::after(orders.len(), error).map_err(too_little)).transpose()?;
     for (side, runs) in results.iter_mut().enumerate() {
         for ((pair, run), order) in runs.iter_mut().enumerate().zip(&orders) {
             run.pair = pair + 1;
             run.position = order.iter().position(|&s| s == side).map_or(0, |p| p + 1);
         }
     }
-    Ok(Periods { results, reached })
+    Ok(Periods { results, reached: cut.as_ref().map_or(reached.get(), |cut| cut.reached), cut })
 }
 
-/// Returns that the process has ended, if it has and there is a pair.
-fn ended(error: Error, results: &[Vec<Run>]) -> Result<Reached> {
-    if !error.is::<Ended>() {
-        return Err(error);
+/// Says of a process that has ended that there is no pair yet.
+fn too_little(error: Error) -> Error {
+    match error.is::<Ended>() {
+        true => anyhow!("it has ended before one pair of periods was complete: too little for a result"),
+        false => error,
     }
-    let pairs = results.iter().map(Vec::len).min().unwrap_or(0);
-    ensure!(pairs > 0, "it has ended before one pair of periods was complete: too little for a result");
-    Ok(Reached::Ended)
 }
 
 /// Measures one period.
@@ -141,6 +134,7 @@ fn period(subject: &mut Subject, state: State, options: &Options) -> Result<Run>
     let gauge = metric.gauge().map(|command| command.number()).transpose()?;
     let memory = Seen::now(subject.pid).memory;
     ensure!(!subject.has_ended(), Ended);
+    subject.works_itself()?;
     figures_of(metric, &first, &last, gauge, memory)
 }
 
@@ -150,7 +144,7 @@ fn wait(until: Instant) -> Result<()> {
         interrupt::check()?;
         match until.saturating_duration_since(Instant::now()) {
             Duration::ZERO => return Ok(()),
-            left => std::thread::sleep(left.min(LOOK)),
+            left => std::thread::sleep(left.min(POLL)),
         }
     }
 }

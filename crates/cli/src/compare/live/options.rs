@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The options of `hugelift compare --pid`.
 
-use crate::compare::CompareArgs;
+use crate::compare::enough::EnoughArgs;
+use crate::compare::under_load::ServerArgs;
 use crate::failure::Failure;
 use crate::options::{BackingChoice, PartChoice, SeccompChoice};
+use crate::process_id;
 use clap::{Args, ValueEnum};
 use hugelift_core::policy::{PageChoice, SpanChoice};
 use hugelift_core::quantity;
@@ -26,7 +28,7 @@ pub struct LiveArgs {
     /// 'hugelift attach' and 'hugelift restore' do it. At the end, after an error and at ctrl-C it is left as
     /// it was found. Without --metric and --cpu-per the verdict is on its CPU time per second, which needs a
     /// load that is the same in all periods
-    #[arg(long, value_name = "PID", group = "subject", value_parser = clap::value_parser!(u32).range(1..1 << 31),
+    #[arg(long, value_name = "PID", group = "subject", value_parser = process_id::parse,
           conflicts_with_all = ["variant", "figure", "prepare", "cleanup", "cpu", "bare_4k", "input", "output",
                                 "ignore_failure", "force", "ready", "load", "count"])]
     pub pid: Option<u32>,
@@ -122,8 +124,7 @@ impl Options {
     ///
     /// # Errors
     /// One line: an option asks for what cannot be undone, or two do not go together.
-    pub fn new(args: &CompareArgs) -> Result<Options, Failure> {
-        let live = &args.live;
+    pub fn new(live: &LiveArgs, server: &ServerArgs, enough: &EnoughArgs) -> Result<Options, Failure> {
         if live.backing == BackingChoice::Pagecache {
             return Err(
                 "--backing pagecache: 'hugelift restore' cannot undo it, so there would be no bare periods; \
@@ -139,9 +140,9 @@ impl Options {
             )
             .into());
         }
-        let metric = metric(args);
+        let metric = metric(live, server);
         let gauge = metric.gauge().is_some();
-        if args.server.higher_is_better && !gauge {
+        if server.higher_is_better && !gauge {
             return Err("--higher-is-better: with --pid it is for --metric CMD --metric-kind gauge".into());
         }
         Ok(Options {
@@ -152,13 +153,13 @@ impl Options {
                 added: 0,
                 copies_only: true,
             },
-            higher_is_better: args.server.higher_is_better || matches!(metric, Metric::Counter { .. }),
+            higher_is_better: server.higher_is_better || matches!(metric, Metric::Counter { .. }),
             metric,
             period: live.period,
             settle: live.settle,
             seed: live.seed.unwrap_or_else(|| fastrand::u64(..=u64::from(u32::MAX))),
             leave: live.leave.map(State::from),
-            rule: args.enough.rule_or(USUAL),
+            rule: enough.rule_or(USUAL),
             words: words(live),
         })
     }
@@ -173,12 +174,12 @@ impl From<LeaveChoice> for State {
     }
 }
 
-fn metric(args: &CompareArgs) -> Metric {
+fn metric(live: &LiveArgs, server: &ServerArgs) -> Metric {
     let command = |option, line: &String| Command { option, line: line.clone() };
-    match (&args.server.metric, &args.live.cpu_per) {
+    match (&server.metric, &live.cpu_per) {
         (Some(line), _) => {
             let command = command("--metric", line);
-            match args.live.metric_kind.unwrap_or(KindChoice::Counter) {
+            match live.metric_kind.unwrap_or(KindChoice::Counter) {
                 KindChoice::Counter => Metric::Counter { command },
                 KindChoice::Gauge => Metric::Gauge { command },
             }

@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The process that is compared with itself: lifted, restored, and left as it was found.
 
-use super::Options;
+use super::options::Options;
+use crate::compare::cut::Ended;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use hugelift_core::addr::{Addr, Range};
+use hugelift_core::addr::{Addr, Range, human_bytes};
 use hugelift_core::restore::replaced;
-use hugelift_lift::attach::{AttachOptions, Change, Chosen, Name, attach, restore};
+use hugelift_lift::attach::{AttachOptions, Change, Chosen, Name, attach, could_lift_again, restore};
+use hugelift_linux::proc::clock::ticks_per_second;
+use hugelift_linux::proc::procfs::Process;
+use hugelift_linux::proc::snapshot;
 use hugelift_measure::interrupt;
 use hugelift_measure::live::{State, Switching};
 use hugelift_measure::timed::Seen;
-use hugelift_os::proc::procfs::Process;
-use hugelift_os::proc::snapshot;
+use hugelift_measure::tree::ProcessTree;
 use std::time::{Duration, Instant};
 
 /// How often a restoring at the end is tried: a thread that cannot be borrowed now may be later.
 const TRIES: u32 = 3;
 /// The smallest base page of the supported machines.
 const SMALLEST_PAGE: usize = 4096;
+/// The CPU time, in clock ticks, that does not count when a process is compared with its children.
+const SLACK: u64 = 5;
 /// How long a process may take to end whose server no longer answers.
 const DYING: Duration = Duration::from_secs(1);
-
-/// The process has ended during the experiment.
-#[derive(Debug, thiserror::Error)]
-#[error("it has ended")]
-pub struct Ended;
 
 /// The process, and in which state it is.
 pub struct Subject {
@@ -36,14 +36,17 @@ pub struct Subject {
     /// What lifting and restoring have cost so far.
     pub switching: Switching,
     identity: (u32, u64),
-    state: State,
+    /// It and its children before the experiment.
+    tree: ProcessTree,
+    /// The state in which it is; `None` if a lift or a restoring was not made in whole.
+    state: Option<State>,
     attach: AttachOptions,
     /// The text and rodata that a lift replaces.
     replaced: Vec<Range>,
 }
 
 impl Subject {
-    /// Looks at a process, and changes nothing.
+    /// Reads a process, and changes nothing.
     ///
     /// # Errors
     /// There is no such process, or it cannot be read.
@@ -58,7 +61,8 @@ impl Subject {
             found,
             switching: Switching::default(),
             identity: stat.identity(),
-            state: found,
+            tree: ProcessTree::now(pid)?,
+            state: Some(found),
             attach: options.attach.clone(),
             replaced: copies,
         })
@@ -68,6 +72,31 @@ impl Subject {
     pub fn has_ended(&self) -> bool {
         let stat = Process::new(self.pid).stat();
         stat.map_or(true, |stat| stat.has_ended() || stat.identity() != self.identity)
+    }
+
+    /// Checks that it does the work itself: its children are neither lifted nor measured.
+    ///
+    /// # Errors
+    /// Its children have used more CPU time than it since the experiment began. The line names the busiest of them.
+    pub fn works_itself(&self) -> Result<()> {
+        let now = ProcessTree::now(self.pid)?;
+        let (own, of_children) = (
+            now.own.saturating_sub(self.tree.own),
+            now.of_children().saturating_sub(self.tree.of_children()),
+        );
+        if of_children <= own + SLACK {
+            return Ok(());
+        }
+        let seconds = |ticks: u64| ticks as f64 / ticks_per_second() as f64;
+        let help = match now.busiest_since(&self.tree) {
+            Some(child) => format!("'hugelift compare --pid {child}' measures the busiest of them"),
+            None => "each ends soon; 'hugelift compare --server CMD' counts them too".into(),
+        };
+        bail!(
+            "its children used {:.2} s of CPU time and it {:.2} s, and compare --pid measures one process: {help}",
+            seconds(of_children),
+            seconds(own)
+        );
     }
 
     /// Returns `error`, or [`Ended`] if it comes from the end of the process.
@@ -88,6 +117,15 @@ impl Subject {
     /// # Errors
     /// It cannot be lifted, or nothing of it is huge afterwards.
     pub fn first_lift(&mut self) -> Result<()> {
+        if self.found == State::Lifted {
+            let (again, pid) = (could_lift_again(self.chosen(), &self.attach), self.pid);
+            again.map_err(|why| {
+                anyhow!(
+                    "the lift that it has could not be made again: {why}; 'hugelift restore {pid}' gives it up, and \
+                     what can be lifted is compared afterwards"
+                )
+            })?;
+        }
         let change = self.lift()?;
         self.switching.first_lift_ms = change.took_ms;
         self.replaced = copies(self.pid)?;
@@ -105,7 +143,7 @@ impl Subject {
     /// # Errors
     /// The lift or the restoring fails, in whole or in part.
     pub fn switch(&mut self, to: State) -> Result<()> {
-        if self.state == to {
+        if self.state == Some(to) {
             return Ok(());
         }
         ensure!(!self.has_ended(), Ended);
@@ -113,6 +151,7 @@ impl Subject {
             State::Lifted => {
                 let change = self.lift()?;
                 self.switching.lift_ms.push(change.took_ms);
+                self.is_whole(&change)?;
             }
             State::Bare => {
                 let change = restore(self.chosen(), self.attach.seccomp)
@@ -120,9 +159,10 @@ impl Subject {
                 self.count(&change);
                 self.switching.restore_ms.push(change.took_ms);
                 if let Some(why) = change.complaints.first() {
+                    self.state = None;
                     bail!("not wholly restored: {why}");
                 }
-                self.state = State::Bare;
+                self.state = Some(State::Bare);
             }
         }
         self.map_all();
@@ -146,14 +186,14 @@ impl Subject {
         }
         let verb = if to == State::Bare { "restore" } else { "attach" };
         left.with_context(|| {
-            format!("{} is not left {}; 'hugelift {verb} {}'", self.name, to.name(), self.pid)
+            format!("{} is not left {} ('hugelift {verb} {}' tries again)", self.name, to.name(), self.pid)
         })?;
         Ok(Some(to))
     }
 
-    /// Returns the state in which it is.
+    /// Returns the state in which it is: lifted, if any of it is a copy.
     pub fn state(&self) -> State {
-        self.state
+        self.state.unwrap_or(State::Lifted)
     }
 
     fn chosen(&self) -> Chosen {
@@ -163,19 +203,26 @@ impl Subject {
 
     fn lift(&mut self) -> Result<Change> {
         // A lift that fails halfway leaves copies, which the end of the experiment has to undo.
-        self.state = State::Lifted;
-        match attach(self.chosen(), &self.attach) {
-            Ok(change) => {
-                self.count(&change);
-                Ok(change)
-            }
-            Err(why) => {
-                if copies(self.pid).is_ok_and(|copies| copies.is_empty()) {
-                    self.state = State::Bare;
-                }
-                bail!("not lifted: {why}")
-            }
-        }
+        self.state = None;
+        let lifted = attach(self.chosen(), &self.attach);
+        // What it shows counts, not what the lift says.
+        self.state = copies(self.pid).ok().map(|copies| match copies.is_empty() {
+            true => State::Bare,
+            false => State::Lifted,
+        });
+        let change = lifted.map_err(|why| anyhow!("not lifted: {why}"))?;
+        self.count(&change);
+        Ok(change)
+    }
+
+    /// Checks that a lift has made as many copies as the first one. The process may have unmapped some of the
+    /// objects since, of which no lift complains.
+    fn is_whole(&mut self, change: &Change) -> Result<()> {
+        let bytes = |copies: &[Range]| copies.iter().map(|copy| copy.len()).sum::<u64>();
+        let (now, first) = (bytes(&copies(self.pid)?), bytes(&self.replaced));
+        let Some(why) = change.complaints.first().filter(|_| now < first) else { return Ok(()) };
+        self.state = (now == 0).then_some(State::Bare);
+        bail!("only {} of {} could be lifted again: {why}", human_bytes(now), human_bytes(first));
     }
 
     fn count(&mut self, change: &Change) {
@@ -185,7 +232,7 @@ impl Subject {
 
     /// Reads a byte of each page from outside, for which the kernel maps the page in the process.
     fn map_all(&self) {
-        let process = Process::new(self.pid);
+        let process = Process::new(self.pid).with_memory();
         for range in &self.replaced {
             for addr in (range.start.0..range.end.0).step_by(SMALLEST_PAGE) {
                 // A page that cannot be read was unmapped by the program, and then it needs none.
@@ -197,6 +244,7 @@ impl Subject {
 
 /// Returns where text and rodata of a process are copies.
 fn copies(pid: u32) -> Result<Vec<Range>> {
-    let snapshot = snapshot::live(Some(pid), 0).map_err(|e| anyhow!("{e}"))?;
+    let snapshot =
+        snapshot::live(Some(Process::new(pid).with_memory().pid()), 0).map_err(|e| anyhow!("{e}"))?;
     Ok(replaced(&snapshot).into_iter().map(|copy| copy.range).collect())
 }

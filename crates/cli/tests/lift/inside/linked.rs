@@ -2,6 +2,7 @@
 //! Programs that call the library, linked in each way.
 
 use super::built::{Linking, fat_with, large_object, library};
+use crate::common::level;
 use crate::common::{Cmd, End, find};
 use crate::{need, skip};
 use std::path::Path;
@@ -96,8 +97,7 @@ fn lifts_what_was_opened_later() {
 #[test]
 fn busy_threads_a_profiler_and_dlclose() {
     // With the library of the tests, which is not optimised, each lift takes some tens of milliseconds.
-    // INSIDE_ROUNDS=1000 also opens and closes shared objects 10,000 times.
-    let rounds = std::env::var("INSIDE_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(100_u32);
+    let rounds = level::rounds(50_u32, 1000);
     let program = fat_with("inside_busy", Linking::Shared).build();
     let objects = [1, 2, 3].map(large_object);
     let counts = [rounds, 10 * rounds].map(|n| n.to_string());

@@ -3,11 +3,12 @@
 
 use super::{Running, done, pause};
 use crate::common::huge::{assert_no_wx, files, smaps};
+use crate::common::level;
 use crate::common::run::{PATIENCE, lines_of, wait};
 use crate::common::{Cmd, End, HUGELIFT, Outcome, WITH_FAULT_POINTS, fat, skipped};
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::elf::Headers;
-use hugelift_os::proc::procfs::Process;
+use hugelift_linux::proc::procfs::Process;
 use serde_json::Value;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -23,13 +24,8 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How many victims are lifted in each mode, unless HUGELIFT_LIVE_ROUNDS says another number.
-const ROUNDS: u32 = 3;
 /// The longest pause between two steps.
 const PAUSE: Duration = Duration::from_millis(40);
-/// How many of its ptrace operations lie between two that the command is killed at, at most, unless
-/// HUGELIFT_LIVE_STRIDE says another number.
-const STRIDE: u64 = 60;
 
 /// Builds the victim. RELRO is protected when it starts.
 fn victim() -> PathBuf {
@@ -164,7 +160,7 @@ fn waits_in_epoll(pid: u32) -> u64 {
 #[test]
 fn lifted_under_writers() {
     let _alone = alone();
-    let rounds = std::env::var("HUGELIFT_LIVE_ROUNDS").map_or(ROUNDS, |n| n.parse().expect("a number"));
+    let rounds = level::rounds(2, 20);
     let program = victim();
     for mode in ["", "calm", "epoll", "births"] {
         let (mut worst, mut late) = (0, 0);
@@ -409,7 +405,8 @@ fn mremap_fails() {
 #[test]
 fn killed_before_each_step() {
     let _alone = alone();
-    let stride = std::env::var("HUGELIFT_LIVE_STRIDE").map_or(STRIDE, |n| n.parse().expect("a number"));
+    // How many operations lie between two that it is killed at, at most.
+    let stride = level::rounds(100, 10);
     let program = victim();
     let (mut at, mut partly, mut interrupted, mut kills) = (0, 0, 0, 0);
     loop {

@@ -4,9 +4,10 @@
 
 use super::{Running, command, command_of, done, files, segments};
 use crate::common::huge::{assert_lifted, assert_unchanged};
+use crate::common::level::some;
 use crate::common::{Cmd, End, HUGELIFT, Outcome, Primed, WITH_FAULT_POINTS, fat};
 use crate::{need, need_root};
-use hugelift_os::proc::procfs::Process;
+use hugelift_linux::proc::procfs::Process;
 use std::path::{Path, PathBuf};
 
 /// Builds the victim at a fixed address, so that the store has copies of it.
@@ -99,7 +100,7 @@ fn with_store(store: &Path, running: &Running, backing: &str) -> Outcome {
 }
 
 /// Where the process cannot receive a file, its copies are anonymous; where it cannot make memory executable, its
-/// code is a file of the store.
+/// code is a file of the store, or memory that was mapped as code.
 #[test]
 fn a_filter_that_leaves_one_way() {
     need_root!();
@@ -123,19 +124,15 @@ fn a_filter_that_leaves_one_way() {
     unharmed(running, &program);
 
     let running = start(&program, ["all", "1", "mprotect-exec"]);
-    let outcome = command("attach", &[running.pid()]).bare();
-    assert_eq!(outcome.end, End::Code(0), "{outcome:?}");
-    assert!(
-        outcome.stderr.contains("answers mprotect(2) with EPERM: no anonymous copies of code"),
-        "{outcome:?}"
-    );
+    // Memory may be mapped as code (the filter of systemd's MemoryDenyWriteExecute= is such a one).
+    done("attach", running.pid());
+    assert!(assert_lifted(&segments(running.pid(), &program), "thp", "mapped as code") >= 2);
     unharmed(running, &program);
 }
 
-/// The command is killed before each ptrace operation in turn. What the thread then does by itself is allowed too.
+/// The command is killed before each ptrace operation in turn (in `make test` before every fourth one). What the thread then does by itself is allowed too.
 #[test]
 fn helper_is_killed_under_a_filter() {
-    const MOST: u32 = 2000;
     need_root!();
     let program = victim();
     // Code of a killed tracer stays in the process, so each command has a process of its own.
@@ -148,7 +145,7 @@ fn helper_is_killed_under_a_filter() {
         unharmed(running, &program);
         outcome.end == End::Code(0)
     };
-    let first = (0..MOST).find(|n| survives(*n));
+    let first = some(0..2000, 4).find(|n| survives(*n));
     assert!(first.is_some_and(|n| n > 20), "{first:?}");
 }
 

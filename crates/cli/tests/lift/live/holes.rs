@@ -7,7 +7,7 @@ use crate::common::moments::at_moments;
 use crate::common::{Cmd, End, Outcome, WITH_FAULT_POINTS, fat};
 use hugelift_core::addr::Range;
 use hugelift_core::maps::Mapping;
-use hugelift_os::proc::procfs::Process;
+use hugelift_linux::proc::procfs::Process;
 use nix::libc;
 use nix::sys::signal::Signal;
 use std::path::PathBuf;

@@ -3,9 +3,10 @@
 //! address space, ends the borrowed thread. It goes on as it would alone, and the command ends with a clear line.
 
 use super::{Running, descriptors, files, unnamed};
+use crate::common::level;
 use crate::common::run::{PATIENCE, wait};
 use crate::common::{Cmd, End, Outcome, WITH_FAULT_POINTS, fat};
-use hugelift_os::proc::procfs::Process;
+use hugelift_linux::proc::procfs::Process;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::io::{Read as _, Write as _};
@@ -15,8 +16,6 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How many rounds an act has, a third of them in each step, unless HUGELIFT_HOSTILE_ROUNDS says another number.
-const ROUNDS: u64 = 6;
 /// How long an act may take. hugelift waits for two seconds.
 const ACT: Duration = Duration::from_millis(1800);
 /// How many real-time signals are sent at once.
@@ -292,7 +291,8 @@ fn moments() -> [(Step, u64); 3] {
 
 /// Does the act at moments that are spread over both commands.
 fn each_moment(acts: &[(&str, Act, Left)]) {
-    let rounds = std::env::var("HUGELIFT_HOSTILE_ROUNDS").map_or(ROUNDS, |n| n.parse().expect("a number"));
+    // A third of them in each step.
+    let rounds: u64 = level::rounds(6, 60);
     let mut random = fastrand::Rng::with_seed(4);
     let (mut wrong, counts) = (Vec::new(), moments());
     for act in acts {

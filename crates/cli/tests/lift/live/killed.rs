@@ -1,26 +1,76 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The command is killed in the middle of its work.
 
-use super::{MODES, Running, command, done, files, segments, victim};
-use crate::common::huge::{assert_lifted, assert_unchanged};
+use super::{MODES, Running, command, command_of, done, files, segments, victim};
+use crate::common::huge::{assert_lifted, assert_unchanged, smaps};
+use crate::common::level;
 use crate::common::run::end_group;
-use crate::common::{Cmd, End};
+use crate::common::{Cmd, End, Held, Outcome, WITH_FAULT_POINTS, fat};
+use crate::need_root;
+use hugelift_core::ledger::Record;
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
 use std::time::Duration;
 
-/// How many commands are killed.
-const KILLS: u64 = 40;
+/// Returns the bytes of memory behind a process's mappings that have neither a file nor a name.
+fn unnamed_memory(pid: u32) -> u64 {
+    smaps(pid).iter().filter(|u| u.mapping.path.as_os_str().is_empty()).map(|u| u.rss).sum()
+}
+
+fn restored(pid: u32) -> Outcome {
+    let outcome = command("restore", &[pid]).bare();
+    assert_eq!((outcome.end, outcome.stderr.as_str()), (End::Code(0), ""), "{outcome:?}");
+    outcome
+}
+
+/// Commands that are killed, each a few of its operations later, leave copies. The next `attach` or `restore` unmaps these
+/// and nothing else, and says so.
+#[test]
+fn issue_29_c14_what_a_killed_attach_has_left_is_unmapped() {
+    const FREED: &str = "of copies that a killed hugelift left were unmapped";
+    let program = fat("hold").build();
+    let held = Held::start(&Cmd::new([&program]), None, &program);
+    let pid = held.pid();
+    let (before, mapped) = (unnamed_memory(pid), files(pid));
+    let (mut left, mut freed) = (0, 0);
+    for at in (3..).step_by(7) {
+        let cmd =
+            command_of(WITH_FAULT_POINTS, "attach", &[pid]).env("HUGELIFT_TEST_DIE", format!("{at}:helper"));
+        let outcome = cmd.bare();
+        assert_unchanged(pid, &segments(pid, &program));
+        if outcome.end == End::Code(0) {
+            break;
+        }
+        // Of text and constants one part is copied at a time.
+        let more = unnamed_memory(pid) - before;
+        assert!(more <= 3 * (4 << 20), "{at}: {more}");
+        left += u32::from(more > 0);
+        // Every second time the next attach does it.
+        if at % 2 == 0 {
+            let outcome = restored(pid);
+            freed += u32::from(outcome.stdout.contains(FREED));
+            assert_eq!((unnamed_memory(pid), files(pid)), (before, mapped.clone()), "{at}: {outcome:?}");
+            assert!(!restored(pid).stdout.contains(FREED), "{at}");
+        }
+    }
+    assert!(left >= 8 && freed >= 4, "{left} {freed}");
+    restored(pid);
+    assert_eq!((unnamed_memory(pid), files(pid)), (before, mapped));
+    assert!(held.finish().stdout.ends_with("wrong 0\n"));
+}
 
 /// The command is killed after a random time, in which it may have done a part of its work. The thread
 /// that it has borrowed goes on by itself.
 #[test]
 fn helper_is_killed() {
     let program = victim();
+    let kills = level::rounds(16, 100);
     for mode in MODES {
         let running = Running::start(&program, mode);
         let pid = running.pid();
         let before = files(pid);
         let mut unfinished = 0;
-        for n in 0..KILLS {
+        for n in 0..kills {
             // Every fourth is a restore, so that there is something to lift again.
             let verb = if n % 4 == 3 { "restore" } else { "attach" };
             let cmd: Cmd = command(verb, &[pid]);
@@ -32,16 +82,56 @@ fn helper_is_killed() {
             // Whatever it has done, the bytes are those of the file.
             assert_unchanged(pid, &segments(pid, &program));
         }
-        assert!(unfinished > 0, "{mode:?}: {unfinished} of {KILLS} were killed before their end");
+        assert!(unfinished > 0, "{mode:?}: {unfinished} of {kills} were killed before their end");
         done("restore", pid);
         let after = files(pid);
         assert!(before.iter().all(|line| after.contains(line)), "{mode:?}: {before:?} {after:?}");
         // A killed restore may leave the mapping that it was about to move.
-        assert!(after.len() - before.len() <= KILLS as usize / 4, "{mode:?}: {before:?} {after:?}");
+        assert!(after.len() - before.len() <= kills as usize / 4, "{mode:?}: {before:?} {after:?}");
         // What the killed ones have left behind does not keep others from their work.
         done("attach", pid);
         assert!(assert_lifted(&segments(pid, &program), "thp", "at the end") >= 2);
         running.report();
         assert_eq!(running.finish(), Some(End::Code(0)), "{mode:?}");
     }
+}
+
+/// Returns where a record of hugelift's memory lies in a process ([`hugelift_core::ledger`]).
+fn record_of(pid: u32, memory: &File) -> Option<u64> {
+    let code = smaps(pid).into_iter().map(|u| u.mapping).filter(|m| m.prot.exec);
+    code.into_iter().find_map(|mapping| {
+        let mut bytes = vec![0; mapping.range.len() as usize];
+        memory.read_exact_at(&mut bytes, mapping.range.start.0).ok()?;
+        let at = bytes.windows(16).position(|word| word == b"hugelift copies\0")?;
+        Some(mapping.range.start.0 + at as u64)
+    })
+}
+
+/// The program may have mapped memory of its own since where a copy was. A record is no proof that it is hugelift's.
+#[test]
+fn issue_29_c14_a_record_that_claims_memory_of_the_program_is_not_believed() {
+    need_root!();
+    let program = fat("hold").build();
+    let held = Held::start(&Cmd::new([&program]), None, &program);
+    let pid = held.pid();
+    let memory = File::options().read(true).write(true).open(format!("/proc/{pid}/mem")).expect("its memory");
+    let at = (10..).step_by(5).take(40).find_map(|at| {
+        let cmd = command_of(WITH_FAULT_POINTS, "attach", &[pid]);
+        cmd.env("HUGELIFT_TEST_DIE", format!("{at}:helper")).bare();
+        record_of(pid, &memory)
+    });
+    let at = at.expect("a killed attach leaves a record");
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("stat");
+    let start = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(19)?.parse().ok());
+    let owner = (pid, start.expect("when it was started"));
+    let all = || smaps(pid).into_iter().map(|u| u.mapping).filter(|m| m.prot.write && !m.is_file());
+    let own: Vec<_> = all().map(|m| m.range).collect();
+    assert!(own.len() >= 2, "{own:?}");
+    for range in own {
+        let record = Record { owner, ours: vec![range], moving: None };
+        memory.write_all_at(&record.to_bytes(), at).expect("write");
+        restored(pid);
+        assert!(all().any(|m| m.range.covers(range)), "{range:?} was unmapped");
+    }
+    assert!(held.finish().stdout.ends_with("wrong 0\n"));
 }

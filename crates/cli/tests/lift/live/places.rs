@@ -25,7 +25,7 @@ fn fixed() -> PathBuf {
 fn public(dir: &Path, name: &str) -> PathBuf {
     std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755)).expect("chmod");
     let path = dir.join(name);
-    std::fs::copy(fixed(), &path).expect("copy the victim");
+    crate::common::cache::copy(fixed(), &path);
     path
 }
 
@@ -148,7 +148,7 @@ fn as_an_unprivileged_user() {
     let dir = tempfile::TempDir::new().expect("a temporary directory");
     let program = public(dir.path(), "lives");
     let hugelift = dir.path().join("hugelift");
-    std::fs::copy(HUGELIFT, &hugelift).expect("copy hugelift");
+    crate::common::cache::copy(HUGELIFT, &hugelift);
     let running = started(&NOBODY, &program);
     let words =
         |verb: &str, pid: u32| Cmd::new([&hugelift]).args([verb.to_string(), pid.to_string()]).under(NOBODY);

@@ -3,20 +3,19 @@
 
 use super::{MODES, Running, command, descriptors, done, files, pause, segments, unnamed, victim};
 use crate::common::huge::{assert_lifted, assert_no_wx, assert_unchanged};
+use crate::common::level;
 use crate::common::{Cmd, End, HUGELIFT, Pool, fat, guard};
 use crate::{need_root, skip};
 use hugelift_core::maps::Mapping;
-use hugelift_os::proc::procfs::Process;
+use hugelift_linux::proc::procfs::Process;
 use std::time::Duration;
 
-/// How many rounds there are, unless HUGELIFT_LIVE_ROUNDS says another number.
-const ROUNDS: u32 = 25;
 /// The longest pause between two commands.
 const PAUSE: Duration = Duration::from_millis(60);
 
 #[test]
 fn attach_and_restore() {
-    let rounds = std::env::var("HUGELIFT_LIVE_ROUNDS").map_or(ROUNDS, |n| n.parse().expect("a number"));
+    let rounds = level::rounds(10, 100);
     let program = victim();
     for mode in MODES {
         // What a run that nobody touches leaves mapped, when its threads have ended.
@@ -128,7 +127,7 @@ fn restore_with_the_elf_header(backing: &str) {
     let built = fat("live").flags(&layout).build();
     let dir = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
     let program = dir.path().join("program");
-    std::fs::copy(&built, &program).expect("copy the program");
+    crate::common::cache::copy(&built, &program);
     let running = Running::start(&program, &["quiet"]);
     let (pid, before) = (running.pid(), files(running.pid()));
     let header =

@@ -75,7 +75,7 @@ fn never_stale(name: &str, dir: &Path, seen: &Path, user: u32) -> bool {
     let open = open_dir(&[&program]);
     let soname = library.file_name().expect("a name");
     let file = dir.join(soname);
-    fs::copy(&library, &file).expect("copy");
+    crate::common::cache::copy(&library, &file);
     let shelf = Shelf::new();
     fs::create_dir(&shelf.path).expect("the store");
     chown(&shelf.path, Some(user), None).expect("chown");

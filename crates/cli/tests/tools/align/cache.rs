@@ -3,7 +3,7 @@
 //! read in under MADV_HUGEPAGE, and a second mapping shows what became huge.
 
 use hugelift_core::elf::{HEAD_BYTES, Headers, Segment};
-use hugelift_os::proc::procfs::Process;
+use hugelift_linux::proc::procfs::Process;
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use std::ffi::c_void;
@@ -15,8 +15,31 @@ use std::ptr::NonNull;
 
 const HUGE: usize = 2 << 20;
 
-/// Returns the bytes in whole huge pages of the segments, and how many of them the page cache maps huge.
+/// Reads a file anew. Returns the bytes in whole huge pages of the segments, and how many of them the page cache maps huge.
 pub fn huge(path: &Path) -> (u64, u64) {
+    let (file, segments) = opened(path);
+    let mut state = (0, 0);
+    // Huge pages may be scarce for a moment.
+    for _ in 0..3 {
+        file.sync_all().expect("fsync");
+        posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED).expect("fadvise");
+        segments.iter().for_each(|segment| drop(Mapped::new(&file, segment, true)));
+        state = mapped(&file, &segments);
+        if state.0 == state.1 {
+            break;
+        }
+    }
+    state
+}
+
+/// Returns what [`huge`] does, of the page cache as it is.
+pub fn still_huge(path: &Path) -> (u64, u64) {
+    let (file, segments) = opened(path);
+    mapped(&file, &segments)
+}
+
+/// Opens a file. Returns its segments with a whole huge page, too.
+fn opened(path: &Path) -> (File, Vec<Segment>) {
     let file = File::open(path).expect("open");
     // Only the headers: reading the whole file would fill the page cache with small pages.
     let at = |offset, size| {
@@ -25,22 +48,13 @@ pub fn huge(path: &Path) -> (u64, u64) {
     };
     let head = at(0, HEAD_BYTES).expect("a file of more than a page");
     let headers = Headers::parse_with(&head, at).expect("an ELF file");
-    let (mut wanted, mut got) = (0, 0);
-    // Huge pages may be scarce for a moment.
-    for _ in 0..3 {
-        file.sync_all().expect("fsync");
-        posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED).expect("fadvise");
-        (wanted, got) = (0, 0);
-        for segment in headers.segments.iter().filter(|s| whole(s) > 0) {
-            wanted += whole(segment);
-            drop(Mapped::new(&file, segment, true));
-            got += Mapped::new(&file, segment, false).huge().min(whole(segment));
-        }
-        if got == wanted {
-            break;
-        }
-    }
-    (wanted, got)
+    let segments = headers.segments.iter().filter(|s| whole(s) > 0).copied().collect();
+    (file, segments)
+}
+
+fn mapped(file: &File, segments: &[Segment]) -> (u64, u64) {
+    let got = segments.iter().map(|s| Mapped::new(file, s, false).huge().min(whole(s)));
+    (segments.iter().map(whole).sum(), got.sum())
 }
 
 fn whole(segment: &Segment) -> u64 {

@@ -142,7 +142,7 @@ fn a_file_without_a_section_table_is_refused() {
 fn a_copy_is_not_set_uid() {
     let dir = tempfile::tempdir().expect("dir");
     let (input, output) = (dir.path().join("in"), dir.path().join("out"));
-    std::fs::copy(skewed(), &input).expect("copy");
+    crate::common::cache::copy(skewed(), &input);
     std::fs::set_permissions(&input, std::fs::Permissions::from_mode(0o4755)).expect("chmod");
     let out = align(&input, &output, &[]);
     assert!(out.status.success() && text(&out.stderr).contains("not set-uid"), "{out:?}");
@@ -154,7 +154,7 @@ fn a_copy_without_the_capabilities_of_the_file_is_announced() {
     need_root!();
     let dir = tempfile::tempdir().expect("dir");
     let (input, output) = (dir.path().join("in"), dir.path().join("out"));
-    std::fs::copy(skewed(), &input).expect("copy");
+    crate::common::cache::copy(skewed(), &input);
     // Version 2, effective: CAP_NET_BIND_SERVICE.
     let value = [0x0200_0001_u32, 1 << 10, 0, 0, 0].map(u32::to_le_bytes).concat();
     if let Err(e) = xattr::set(&input, "security.capability", &value) {

@@ -2,16 +2,17 @@
 //! Separates the ELF files of this machine: each must be proven, by its bytes and as its own loader loads it,
 //! or refused with a reason. By default a sample; `HUGELIFT_CORPUS=all` takes them all.
 
+use crate::common::level::rounds;
 use hugelift_core::addr::PageSize;
-use hugelift_core::separate::{self, Options, Way, proof};
-use hugelift_os::separate::loaded::{Loaded, compare};
+use hugelift_relink::loaded::{Loaded, compare};
+use hugelift_relink::separate::{self, Options, Way, proof};
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-/// Of how many files one is in the sample, and how large a file of the sample may be.
-const SAMPLE: (usize, u64) = (80, 8 << 20);
+/// How large a file of the sample may be.
+const LARGEST: u64 = 8 << 20;
 
 /// Returns the ELF files below `roots`, each once.
 fn files(roots: &[PathBuf]) -> Vec<PathBuf> {
@@ -89,8 +90,8 @@ fn files_of_this_machine_are_proven_or_refused() {
     let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
     let mut files = files(&["/usr".into(), "/opt".into(), home.join(".rustup"), home.join(".cargo/bin")]);
     if !all {
-        let small = |f: &PathBuf| std::fs::metadata(f).is_ok_and(|meta| meta.len() <= SAMPLE.1);
-        files = files.into_iter().step_by(SAMPLE.0).filter(small).collect();
+        let small = |f: &PathBuf| std::fs::metadata(f).is_ok_and(|meta| meta.len() <= LARGEST);
+        files = files.into_iter().step_by(rounds(240, 40)).filter(small).collect();
     }
     let (queue, table) = (Mutex::new(files.iter()), Mutex::new(BTreeMap::<String, (usize, String)>::new()));
     let wrong = Mutex::new(Vec::new());

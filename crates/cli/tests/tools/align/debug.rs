@@ -8,8 +8,8 @@ use crate::common::build::must;
 use crate::common::{find, fits};
 use crate::need;
 use hugelift_core::addr::PageSize;
-use hugelift_core::separate::proof::{Flaw, Versions, check_debug};
-use hugelift_core::separate::{Options, separate, separate_debug};
+use hugelift_relink::separate::proof::{Flaw, Versions, check_debug};
+use hugelift_relink::separate::{Options, separate, separate_debug};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -182,16 +182,16 @@ fn debug_information_of_another_program_is_refused() {
     let (dir, other, copies) = (folder(), folder(), folder());
     let made = built(dir.path(), ("a.c", C), &[]);
     let changed = C.replace("% 4", "% 3 + table[n % 7] * table[1]");
-    let stranger = built(other.path(), ("a.c", &changed), &[]);
+    let unrelated = built(other.path(), ("a.c", &changed), &[]);
     let unnamed = dir.path().join("unnamed");
-    must(Command::new("objcopy").args(["-R", ".note.gnu.build-id"]).arg(&stranger.debug).arg(&unnamed));
+    must(Command::new("objcopy").args(["-R", ".note.gnu.build-id"]).arg(&unrelated.debug).arg(&unnamed));
     let cut = dir.path().join("cut");
     let bytes = std::fs::read(&made.debug).expect("read");
     std::fs::write(&cut, &bytes[..bytes.len() / 2]).expect("write");
     let copy = copies.path().join("copy");
     let source = dir.path().join("a.c");
     for (debug, words) in [
-        (&stranger.debug, "its build-id is"),
+        (&unrelated.debug, "its build-id is"),
         (&unnamed, "its section "),
         (&made.whole, "objcopy --only-keep-debug"),
         (&made.program, "objcopy --only-keep-debug"),

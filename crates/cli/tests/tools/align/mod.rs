@@ -15,5 +15,6 @@ mod proof;
 mod real;
 mod refused;
 mod relaid;
+mod sections;
 mod separate;
 mod widened;

@@ -9,7 +9,7 @@ use crate::common::build::must;
 use crate::common::{Cmd, find};
 use crate::{need, skip};
 use hugelift_core::addr::PageSize;
-use hugelift_core::separate::{Options, proof, separate};
+use hugelift_relink::separate::{Options, proof, separate};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

@@ -6,8 +6,8 @@ use crate::align::linkers::linker_dir;
 use crate::common::build::must;
 use crate::{need, skip};
 use hugelift_core::addr::PageSize;
-use hugelift_core::separate::proof::{Flaw, check};
-use hugelift_core::separate::{Options, Separated, separate};
+use hugelift_relink::separate::proof::{Flaw, check};
+use hugelift_relink::separate::{Options, Separated, separate};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
@@ -63,7 +63,7 @@ impl Pair {
         pair
     }
 
-    fn check(&self, copy: &[u8]) -> Result<hugelift_core::separate::proof::Proof, Flaw> {
+    fn check(&self, copy: &[u8]) -> Result<hugelift_relink::separate::proof::Proof, Flaw> {
         check(&self.original, copy, &self.copy.distances)
     }
 

@@ -5,6 +5,7 @@
 use crate::align::relaid::relaid;
 use crate::common::build::must;
 use crate::common::held::needed;
+use crate::common::level::{rounds, some};
 use crate::common::run::difference;
 use crate::common::{Cmd, find, skipped};
 use crate::{need, need_root};
@@ -13,9 +14,6 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-/// The least number of files to try.
-const ENOUGH: usize = 40;
 
 /// A file, and a command that runs it or loads it.
 struct Try {
@@ -246,7 +244,9 @@ fn real_files_run_the_same_and_get_their_huge_pages() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let all = tries(dir.path());
     let (mut done, mut small, mut short) = (0, Vec::new(), Vec::new());
-    for one in &all {
+    // The least number of files with a huge page.
+    let enough = rounds(12, 40);
+    for one in some(&all, 3) {
         let name = one.file.display().to_string();
         match try_one(one, PageSize::MB2) {
             Some((wanted, got)) => {
@@ -261,7 +261,7 @@ fn real_files_run_the_same_and_get_their_huge_pages() {
     }
     println!("{done} files, and {} with nothing to gain", small.len());
     // Files that gain nothing from 2 MB pages are re-laid for smaller pages, and must run as before.
-    for one in small.into_iter().take(ENOUGH / 4) {
+    for one in small.into_iter().take(enough / 4) {
         let moved = try_one(one, PageSize::new(64 << 10).expect("a size")).is_some();
         println!("{}: nothing to gain; of 64 kB: {moved}", one.file.display());
     }
@@ -271,7 +271,7 @@ fn real_files_run_the_same_and_get_their_huge_pages() {
     } else {
         assert!(short.is_empty(), "not all huge: {short:?}");
     }
-    if done < ENOUGH {
-        skipped(&format!("only {done} of {ENOUGH} files on this machine have a whole huge page"));
+    if done < enough {
+        skipped(&format!("only {done} of {enough} files on this machine have a whole huge page"));
     }
 }

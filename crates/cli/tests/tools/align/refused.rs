@@ -6,7 +6,7 @@ use crate::align::relaid::align;
 use crate::common::build::must;
 use crate::{need, skip};
 use hugelift_core::addr::PageSize;
-use hugelift_core::separate::{Options, proof, separate};
+use hugelift_relink::separate::{Options, proof, separate};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;

@@ -4,8 +4,8 @@
 use crate::align::cache::huge;
 use crate::common::{HUGELIFT, find};
 use hugelift_core::addr::PageSize;
-use hugelift_core::align::verify;
 use hugelift_core::elf::Headers;
+use hugelift_relink::align::verify;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

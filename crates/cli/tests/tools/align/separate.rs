@@ -158,7 +158,7 @@ fn programs_run_from_separated_files_and_all_their_code_is_huge() {
         let Some(copy) = own.filter(|copy| copies.contains(copy)) else { continue };
         // Some programs look for their files beside themselves: the original runs from another folder too.
         let elsewhere = plain.path().join(copy.file_name().expect("a name"));
-        std::fs::copy(&program, &elsewhere).expect("copy");
+        crate::common::cache::copy(&program, &elsewhere);
         let bare = Cmd::new([&elsewhere]).args(args).bare();
         let again = Cmd::new([&copy]).args(args).env("LD_LIBRARY_PATH", dir.path()).bare();
         assert_eq!(again.end, bare.end, "{name}: {}", again.stderr);

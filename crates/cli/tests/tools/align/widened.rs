@@ -10,7 +10,7 @@ use crate::common::{Cmd, End, fat, find, fits, skipped};
 use crate::{need, skip};
 use hugelift_core::addr::PageSize;
 use hugelift_core::elf::Headers;
-use hugelift_core::separate::{Options, Way, proof, separate};
+use hugelift_relink::separate::{Options, Way, proof, separate};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

@@ -168,7 +168,7 @@ fn issue_13_b3_it_ends_with_the_programs_most_worth_a_lift() {
     // A copy, which is not primed.
     let dir = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
     let own = dir.path().join("jumper");
-    fs::copy(&program.argv[0], &own).expect("copy it");
+    crate::common::cache::copy(&program.argv[0], &own);
     let arguments: Vec<&OsStr> = program.argv[1..].iter().map(OsString::as_os_str).collect();
     let look = |lines: &str| {
         let out = Command::new("timeout")

@@ -41,7 +41,13 @@ fn issue_13_b3_a_stock_machine_has_no_warning() {
 /// and value that prove that the command works; `None` where no command can help.
 type Plant = (&'static [&'static str], fn(&Recorded), Option<(&'static str, &'static str)>);
 
-const PLANTS: [Plant; 27] = [
+const PLANTS: [Plant; 28] = [
+    // issue 29, B10
+    (
+        &["thp-always"],
+        |m| m.write("/sys/kernel/mm/transparent_hugepage/enabled", "[always] madvise never\n"),
+        Some(("/sys/kernel/mm/transparent_hugepage/enabled", "madvise")),
+    ),
     (
         &["thp-never"],
         |m| m.write("/sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n"),
@@ -88,7 +94,7 @@ const PLANTS: [Plant; 27] = [
         Some(("/sys/kernel/mm/transparent_hugepage/defrag", "defer+madvise")),
     ),
     (
-        &["thp-defrag-always"],
+        &["thp-defrag-always", "thp-always"],
         |m| {
             m.write("/sys/kernel/mm/transparent_hugepage/enabled", "[always] madvise never\n");
             m.write(

@@ -27,7 +27,7 @@ fn making_room() {
     let programs: Vec<PathBuf> = (0..3)
         .map(|n| {
             let own = dir.path().join(format!("program{n}"));
-            fs::copy(fat("sums").size((6 + n) << 20).flags(&["-no-pie"]).build(), &own).unwrap();
+            crate::common::cache::copy(fat("sums").size((6 + n) << 20).flags(&["-no-pie"]).build(), &own);
             own
         })
         .collect();
@@ -79,7 +79,7 @@ fn the_machines_store() {
     // Each program has its own code.
     let [open, closed, private] = [("open", 6), ("closed/program", 7), ("private", 8)].map(|(name, size)| {
         let path = dir.path().join(name);
-        fs::copy(fat("sums").size(size << 20).flags(&["-no-pie"]).build(), &path).unwrap();
+        crate::common::cache::copy(fat("sums").size(size << 20).flags(&["-no-pie"]).build(), &path);
         path
     });
     fs::set_permissions(&private, Permissions::from_mode(0o700)).unwrap();

@@ -193,7 +193,7 @@ fn an_upgraded_binary_runs_its_own_bytes() {
         };
         shared("as built");
         let next = dir.path().join("next");
-        fs::copy(&other, &next).unwrap();
+        crate::common::cache::copy(&other, &next);
         fs::rename(&next, &program).unwrap();
         shared("renamed over");
         fs::write(&program, fs::read(victim("sums")).unwrap()).unwrap();

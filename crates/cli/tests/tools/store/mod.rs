@@ -100,7 +100,7 @@ fn victim(source: &'static str) -> PathBuf {
 /// Makes a copy of `program` that the test may change.
 fn copy(dir: &Path, program: &Path) -> PathBuf {
     let own = dir.join("program");
-    fs::copy(program, &own).expect("copy");
+    crate::common::cache::copy(program, &own);
     own
 }
 

@@ -107,9 +107,9 @@ fn mappings_of_other_protection_or_of_no_object_are_respected() {
     let mut guarded = odd();
     guarded.mappings.insert(1, mapping(r(9 * MB + 512 * KB, 10 * MB), Prot::NONE));
     assert_eq!(refused(&guarded), Reason::Neighbour(PAGE));
-    let mut stranger = odd();
-    stranger.mappings.insert(1, mapping(r(9 * MB + 512 * KB, 10 * MB), Prot::RX));
-    assert_eq!(refused(&stranger), Reason::Beside(PAGE));
+    let mut unrelated = odd();
+    unrelated.mappings.insert(1, mapping(r(9 * MB + 512 * KB, 10 * MB), Prot::RX));
+    assert_eq!(refused(&unrelated), Reason::Beside(PAGE));
     let mut special = odd();
     special.special = vec![(r(2 * MB, 10 * MB), Attribute::Locked)];
     assert_eq!(outer(&special).skips[0].reason, Reason::Special(Attribute::Locked));

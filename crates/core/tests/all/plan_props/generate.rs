@@ -73,6 +73,7 @@ fn machine() -> impl Strategy<Value = Machine> {
                 thp_page,
                 folios,
                 thp_off,
+                allows_thp: false,
                 pools,
                 moves_hugetlb,
                 populate: true,
@@ -113,7 +114,7 @@ fn wear() -> impl Strategy<Value = Wear> {
 /// Memory that belongs to no object, `gap` base pages behind the end of object `of` (modulo their
 /// number).
 #[derive(Clone, Copy, Debug)]
-struct Stranger {
+struct Unrelated {
     of: usize,
     gap: u64,
     pages: u64,
@@ -121,11 +122,11 @@ struct Stranger {
     is_heap: bool,
 }
 
-fn stranger() -> impl Strategy<Value = Stranger> {
+fn unrelated() -> impl Strategy<Value = Unrelated> {
     let prot = prop_oneof![2 => Just(Prot::NONE), 2 => Just(Prot::RW), 1 => prot()];
     let gap = prop_oneof![Just(0), 0..16_u64, 0..1024_u64];
     (0..5_usize, gap, 1..300_u64, prot, prop::bool::weighted(0.2))
-        .prop_map(|(of, gap, pages, prot, is_heap)| Stranger { of, gap, pages, prot, is_heap })
+        .prop_map(|(of, gap, pages, prot, is_heap)| Unrelated { of, gap, pages, prot, is_heap })
 }
 
 /// (protection, gap before it, size in memory, share of it in the file) of each segment. Gap and size are
@@ -234,9 +235,9 @@ fn over(out: &mut Vec<Mapping>, new: Mapping) {
 pub fn snapshot() -> impl Strategy<Value = Snapshot> {
     let stock = vec(any::<bool>(), 8);
     let brk = prop_oneof![1 => Just(None), 3 => (0..2048_u64).prop_map(Some)];
-    let others = (vec(stranger(), 0..4), brk);
+    let others = (vec(unrelated(), 0..4), brk);
     (vec(plot(), 1..5), machine(), prop::bool::weighted(0.9), stock, others).prop_map(
-        |(plots, machine, stack, stock, (strangers, brk))| {
+        |(plots, machine, stack, stock, (unrelated, brk))| {
             let objects: Vec<Object> = plots.iter().enumerate().map(|(i, p)| object(i, p)).collect();
             let mut mappings = Vec::new();
             for (object, plot) in objects.iter().zip(&plots) {
@@ -247,7 +248,7 @@ pub fn snapshot() -> impl Strategy<Value = Snapshot> {
                 let ends = object.headers.segments.iter().filter_map(|s| object.loaded(s.vaddr, s.memsz));
                 ends.map(|r| r.end).max()?.align_up(machine.base_page)
             };
-            for s in &strangers {
+            for s in &unrelated {
                 let after = end(&objects[s.of % objects.len()]).filter(|a| a.0 < ROOT_OF_ALL / 2);
                 let at = after.and_then(|a| a.checked_add(s.gap * base));
                 let Some(range) = at.and_then(|at| Range::sized(at, s.pages * base)) else { continue };

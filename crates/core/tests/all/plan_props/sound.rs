@@ -147,12 +147,12 @@ fn is_free(snapshot: &Snapshot, span: &Span, gap: Range) {
     let brk =
         snapshot.brk.filter(|brk| below.is_none_or(|m| m.range.end <= *brk) && *brk < above.range.start);
     assert!(brk.is_none_or(|brk| gap.end <= brk), "{gap} is for the heap at {brk:?}");
-    let is_stranger = |m: &Mapping| {
+    let is_unrelated = |m: &Mapping| {
         !m.is_file() && !snapshot.extents().iter().any(|e| e.range.intersect(m.range).is_some())
     };
     let far = |from: Addr, to: Addr| to < from || to.0 - from.0 >= 256 * base;
-    assert!(!is_stranger(above) || far(span.range.end, above.range.start), "{gap} below {}", above.range);
-    assert!(!below.is_some_and(|m| is_stranger(m) && !far(m.range.end, span.range.start)), "{gap}");
+    assert!(!is_unrelated(above) || far(span.range.end, above.range.start), "{gap} below {}", above.range);
+    assert!(!below.is_some_and(|m| is_unrelated(m) && !far(m.range.end, span.range.start)), "{gap}");
 }
 
 /// The attempt's steps work on the span, and on a scratch range that is not mapped.

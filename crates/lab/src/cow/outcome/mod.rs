@@ -1,46 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Makes tables, plots and statements of the measurements.
 
+mod figures;
 mod statements;
 mod tables;
 
+use crate::cow::measured::Measured;
 use crate::cow::ratios::ratios;
-use crate::cow::write::Forked;
-use crate::cow::{Measured, Pattern};
-use crate::latency::Latencies;
 use crate::results::unit::Unit;
 use crate::results::{Outcome, Sample};
-use hugelift_measure::stats::median;
+use figures::{NS, name};
 use statements::{advice, claims, few, joined, joined_again, kernel_behaviour, khugepaged, source};
 use tables::{afterwards, compared, plots, rested, served, served_plot, whole, writes};
-
-const NS: f64 = 1e-9;
-
-/// The percentiles of a latency table: key, title and share.
-const SHARES: [(&str, &str, f64); 4] =
-    [("p50", "p50", 0.5), ("p99", "p99", 0.99), ("p999", "p99.9", 0.999), ("max", "max", 1.0)];
-
-fn name(pattern: Pattern) -> &'static str {
-    match pattern {
-        Pattern::OnePerHuge => "one write per huge page",
-        Pattern::Random => "an eighth, at random",
-        Pattern::Every => "every page",
-    }
-}
-
-/// Returns the median over the runs of a case.
-fn middle(runs: &[Forked], of: impl Fn(&Forked) -> Option<f64>) -> Option<f64> {
-    median(&runs.iter().filter_map(of).collect::<Vec<f64>>()).ok()
-}
-
-fn latencies(runs: &[Forked]) -> Latencies {
-    Latencies::new(runs.iter().flat_map(|run| run.writes.iter().copied()).collect())
-}
-
-/// Returns the time of all writes of a run in seconds.
-fn total(run: &Forked) -> f64 {
-    run.writes.iter().map(|ns| f64::from(*ns)).sum::<f64>() * NS
-}
 
 /// Returns tables, plots, claims and advice. `disturbed` says whether other programs disturbed the
 /// measurements: then only what does not depend on times is sure.
@@ -79,9 +50,11 @@ pub fn outcome(measured: &Measured, disturbed: bool) -> Outcome {
 mod tests {
     use super::tables::{histogram, largest};
     use super::*;
-    use crate::cow::Case;
+    use crate::cow::case::{Case, Pattern};
     use crate::cow::redis::{Rest, Save, Served, Side};
     use crate::cow::whole::Whole;
+    use crate::cow::write::Forked;
+    use crate::latency::Latencies;
     use crate::memory::Pages;
     use crate::results::claim::Answer;
     use crate::results::{Cell, Hue, Table};

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the measurements mean: claims, notes and advice.
 
+use super::figures::{NS, latencies, middle};
 use super::tables::{is_narrow, largest, of_side, over_saves, runs};
-use super::{NS, latencies, middle};
+use crate::cow::case::{Case, Pattern};
+use crate::cow::measured::Measured;
 use crate::cow::ratios::{Ratio, SOURCE_WHOLE};
 use crate::cow::redis::{Rest, Save, Side};
 use crate::cow::write::Forked;
-use crate::cow::{Case, Measured, Pattern};
 use crate::memory::Pages;
 use crate::results::claim::Claim;
 use crate::results::unit::Unit;
 use hugelift_core::addr::human_bytes;
+use hugelift_linux::machine::tree::Tree;
+use hugelift_linux::machine::{base_page, thp_page};
 use hugelift_measure::stats::median;
-use hugelift_os::machine::tree::Tree;
-use hugelift_os::machine::{base_page, thp_page};
 
 /// Returns how many bytes one write to a transparent huge page has copied.
 pub(super) fn thp_copies(measured: &Measured) -> Option<u64> {

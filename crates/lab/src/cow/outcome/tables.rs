@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The tables and plots of the measurements.
 
-use super::{NS, SHARES, latencies, middle, name, total};
+use super::figures::{NS, SHARES, latencies, middle, name, total};
+use crate::cow::case::{Case, Pattern};
+use crate::cow::measured::Measured;
 use crate::cow::ratios::Ratio;
 use crate::cow::redis::{self, Rest, Save, Side};
 use crate::cow::whole::Whole;
 use crate::cow::write::Forked;
-use crate::cow::{Case, Measured, Pattern};
 use crate::latency::Latencies;
 use crate::memory::Pages;
 use crate::results::unit::Unit;
 use crate::results::{Cell, Column, Hue, Plot, Point, Scale, Series, Shape, Table};
 use hugelift_core::addr::human_bytes;
+use hugelift_linux::machine::thp_page;
 use hugelift_measure::stats::{Estimate, Interval, location, median};
-use hugelift_os::machine::thp_page;
 
 pub(super) fn case_columns() -> Vec<Column> {
     vec![

@@ -16,13 +16,13 @@ use client::{Client, VALUE};
 use hugelift_core::addr::human_bytes;
 use hugelift_core::malloc::{self, settings};
 use hugelift_core::printable::Escape;
+use hugelift_linux::elf::malloc::allocators;
+use hugelift_linux::lookup::resolve;
+use hugelift_linux::machine::memory_left_here;
+use hugelift_linux::proc::procfs::Process;
 use hugelift_measure::program::Program;
 use hugelift_measure::ready::Ready;
 use hugelift_measure::server::Server;
-use hugelift_os::elf::malloc::allocators;
-use hugelift_os::launch::lookup::resolve;
-use hugelift_os::machine::memory_left_here;
-use hugelift_os::proc::procfs::Process;
 use std::path::Path;
 use std::time::{Duration, Instant};
 

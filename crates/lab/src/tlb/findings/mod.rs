@@ -1,43 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Says what the curves mean: the reach of TLBs and caches, and what huge pages save.
 
+mod quiet;
 mod saved;
 mod statements;
 mod tables;
 
+pub use quiet::Quiet;
+
+use super::access::Access;
+use super::curve::Curve;
 use super::naming::{Named, counts, named};
 use super::program::Sizes;
-use super::{Access, Curve};
-use crate::memory::Pages;
 use crate::results::machine::Machine;
 use crate::results::unit::Unit;
 use crate::results::{Outcome, Sample};
 use saved::saved;
 use statements::{claims, gain, reach, silent};
-use tables::{plot, table_of_curves, table_of_knees, table_of_saved};
-
-/// The name of the curve of adjacent lines.
-const CACHES: &str = "caches alone";
-
-/// How quiet the machine was.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Quiet {
-    /// Whether other programs disturbed the experiment.
-    pub disturbed: bool,
-    /// The highest load average.
-    pub load: f64,
-}
-
-impl Quiet {
-    /// Returns why a figure is not sure, if it is not because of its own sweeps.
-    fn reason(self) -> String {
-        if self.disturbed {
-            format!("the machine was busy (load {:.0})", self.load)
-        } else {
-            "the sweeps disagree".into()
-        }
-    }
-}
+use tables::{name, plot, table_of_curves, table_of_knees, table_of_saved};
 
 pub fn outcome(
     curves: &[Curve],
@@ -78,10 +58,6 @@ pub fn outcome(
     outcome
 }
 
-fn name(pages: Option<Pages>) -> String {
-    pages.map_or_else(|| CACHES.into(), Pages::name)
-}
-
 fn sample(curve: &Curve) -> Sample {
     Sample {
         name: format!("{}, {}", curve.access.name(), name(curve.pages)),
@@ -92,11 +68,12 @@ fn sample(curve: &Curve) -> Sample {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Points;
     use super::*;
+    use crate::memory::Pages;
     use crate::results::Cell;
     use crate::results::claim::Claim;
     use crate::results::machine::Tlb;
+    use crate::tlb::summary::Points;
 
     const CALM: Quiet = Quiet { disturbed: false, load: 0.1 };
     const BUSY: Quiet = Quiet { disturbed: true, load: 9.2 };

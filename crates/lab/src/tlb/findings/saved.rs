@@ -3,9 +3,11 @@
 
 use crate::knees::{SWEEPS, at};
 use crate::memory::Pages;
+use crate::tlb::access::Access;
+use crate::tlb::curve::Curve;
 use crate::tlb::naming::curve_of;
 use crate::tlb::program::Sizes;
-use crate::tlb::{Access, Curve, summary};
+use crate::tlb::summary;
 
 /// Sizes of code and of data that are shown if the user names no program.
 const USUAL_TEXT: [u64; 3] = [8 << 20, 32 << 20, 128 << 20];

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the curves mean: claims, notes and advice.
 
-use super::Quiet;
+use super::quiet::Quiet;
 use super::saved::Saved;
 use crate::memory::Pages;
 use crate::results::claim::Claim;
 use crate::results::machine::Machine;
 use crate::results::unit::Unit;
-use crate::tlb::Access;
+use crate::tlb::access::Access;
 use crate::tlb::naming::{Counts, Named, What};
 use hugelift_core::addr::human_bytes;
 

@@ -1,13 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The tables and plots of the curves.
 
-use super::name;
 use super::saved::Saved;
 use crate::memory::Pages;
 use crate::results::unit::Unit;
 use crate::results::{Column, Hue, Mark, Plot, Point, Scale, Series, Shape, Table};
+use crate::tlb::access::Access;
+use crate::tlb::curve::Curve;
 use crate::tlb::naming::{Named, What};
-use crate::tlb::{Access, Curve, summary};
+use crate::tlb::summary;
+
+/// The name of the curve of adjacent lines.
+const CACHES: &str = "caches alone";
+
+pub(super) fn name(pages: Option<Pages>) -> String {
+    pages.map_or_else(|| CACHES.into(), Pages::name)
+}
 
 pub(super) fn table_of_saved(saved: &[Saved]) -> Table {
     let mut table = Table::new(

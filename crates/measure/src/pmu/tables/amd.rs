@@ -3,7 +3,7 @@
 //! of each generation from its arch/x86/kernel/cpu/amd.c. No Zen has an event that
 //! counts the cycles of page walks.
 
-use super::{Cpus, Event, Formulas, Model, Role};
+use super::model::{Cpus, Event, Formulas, Model, Role};
 
 const fn event(role: Role, name: &'static str, code: u64, umask: u64) -> Event {
     Event { role, name, config: umask << 8 | code }

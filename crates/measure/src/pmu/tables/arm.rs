@@ -3,7 +3,7 @@
 //! tools/perf/pmu-events/arch/arm64/common-and-microarch.json, the events of each core from its
 //! folder there, and for Cortex-A72 from libpfm4.
 
-use super::{Cpus, Event, Formulas, Model, Role};
+use super::model::{Cpus, Event, Formulas, Model, Role};
 
 const fn event(role: Role, name: &'static str, config: u64) -> Event {
     Event { role, name, config }

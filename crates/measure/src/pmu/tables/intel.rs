@@ -6,7 +6,7 @@
 //! Sandy Bridge and older, and the hybrids after Alder Lake (Meteor, Arrow and Lunar Lake), are left
 //! out: their full tables were not available.
 
-use super::{Cpus, Event, Formulas, Model, Role};
+use super::model::{Cpus, Event, Formulas, Model, Role};
 use Role::{
     Cycles, EptWalksPending, FetchWalkCycles, FetchWalks, FetchWalksPending, Instructions, LoadWalkCycles,
     LoadWalks, LoadWalksPending, StoreWalkCycles, StoreWalks, StoreWalksPending, TagStalls,

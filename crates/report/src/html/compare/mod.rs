@@ -93,17 +93,6 @@ fn picture(
     );
 }
 
-/// Returns a ratio in few characters.
-fn short(ratio: f64) -> String {
-    match ratio {
-        r if !(1e-3..1e5).contains(&r) => format!("{r:.1e}"),
-        r if r >= 100.0 => format!("{r:.0}"),
-        r if r >= 10.0 => format!("{r:.1}"),
-        r if r >= 0.1 => format!("{r:.3}"),
-        r => format!("{r:.4}"),
-    }
-}
-
 /// Returns the table of medians: a column for each side, so that it is not wider than a narrow window.
 fn medians(comparison: &Comparison) -> String {
     let setting = &comparison.setting;

@@ -13,7 +13,6 @@
 //!      '--1----5----10-------------'   0   3
 //! ```
 
-use super::short;
 use crate::comparison::value;
 use crate::html::axis::{Axis, WIDTH, chart, horizontal, name as name_of_axis, vertical, vertical_room};
 use crate::html::label::{SMALL, cut, spread};
@@ -293,4 +292,15 @@ fn entries(
     let sign = "<line class=\"one\" x1=\"0\" y1=\"7\" x2=\"26\" y2=\"7\"/>";
     all.push(Entry::new("", sign, format!("1: as bare; {more}")));
     all
+}
+
+/// Returns a ratio in few characters.
+fn short(ratio: f64) -> String {
+    match ratio {
+        r if !(1e-3..1e5).contains(&r) => format!("{r:.1e}"),
+        r if r >= 100.0 => format!("{r:.0}"),
+        r if r >= 10.0 => format!("{r:.1}"),
+        r if r >= 0.1 => format!("{r:.3}"),
+        r => format!("{r:.4}"),
+    }
 }

@@ -238,7 +238,7 @@ fn reason(skip: &SkipReport) -> String {
 mod tests {
     use super::*;
     use crate::html::geometry;
-    use crate::lift::tests::report;
+    use hugelift_core::report::example::report;
     use proptest::prelude::*;
 
     #[test]

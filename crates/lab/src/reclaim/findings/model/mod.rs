@@ -1,126 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Shows what the model predicts, beside what was measured here and what was published.
 //!
-//! A scheme for which the model is off by more than [`OFF`] on this machine's own CPUs is not shown for
+//! A scheme for which the model is off by more than [`predicted::OFF`] on this machine's own CPUs is not shown for
 //! more.
 
+mod models;
+mod predicted;
+mod published;
 mod statements;
 mod tables;
 
-use super::super::{DONATED, EPOCHS, LOCKED, Measured, SCHEMES, SPINNING};
-use super::HUES;
-use crate::contention::{self, Costs, Scheme, Transfer};
+use crate::contention::{self, Costs, Scheme};
 use crate::cpus;
-use crate::results::{Hue, Outcome};
+use crate::reclaim::measured::Measured;
+use crate::reclaim::tasks::Turn;
+use crate::results::Outcome;
 use hugelift_measure::stats::median;
+use models::{MODELS, Model};
+use predicted::{CORES, Case, Check};
+use published::{CPUS, TWO_SOCKETS};
 use statements::{notes, plateau, suppressed};
 use tables::{against_measurement, against_publication, more_cores, peaks, plot};
-
-/// How far a prediction may be from the measurement.
-const OFF: f64 = 2.0;
-
-/// M. Macy, "Why is munmap single threaded and what can we do about it", scalebsd.org, May 2018: operations
-/// per second of FreeBSD with all CPUs, with the lock and with epochs.
-const LOCK: f64 = 1.009e6;
-const WITH_EPOCHS: f64 = 3.551e6;
-
-/// Number of CPUs in that measurement.
-const CPUS: usize = 96;
-
-/// The number of processes at which the throughput with the lock has its maximum there, and this maximum.
-const PEAK: (usize, f64) = (12, 1.722e6);
-
-/// A machine with as many CPUs as the literature's: two Xeon Platinum 8275CL, each with 24 cores of two
-/// threads. Median latencies between cores, by <https://github.com/nviennot/core-to-core-latency>. The
-/// literature does not name its machine.
-const TWO_SOCKETS: Transfer = Transfer { within: 47.0, between: 134.0, socket: 48 };
-
-/// Numbers of cores in the model.
-const CORES: [usize; 11] = [1, 2, 4, 8, PEAK.0, 16, 24, 32, 48, 64, CPUS];
-
-/// A scheme of the model.
-#[derive(Clone, Copy)]
-struct Model {
-    scheme: Scheme,
-    name: &'static str,
-    hue: Hue,
-    /// Operations per second in the literature, with all its CPUs.
-    published: Option<f64>,
-    /// Why prediction and publication differ.
-    why: &'static str,
-}
-
-const MODELS: [Model; 4] = [
-    Model {
-        scheme: Scheme::Locked,
-        name: SCHEMES[LOCKED].name,
-        hue: HUES[LOCKED],
-        published: Some(LOCK),
-        why: "waiters of the source's lock spin while its holder runs; here they sleep soon",
-    },
-    Model {
-        scheme: Scheme::Epochs,
-        name: SCHEMES[EPOCHS].name,
-        hue: HUES[EPOCHS],
-        published: Some(WITH_EPOCHS),
-        why: "the source then met its next limit, the accounting of swap reservations, which the model lacks",
-    },
-    Model {
-        scheme: Scheme::Donated,
-        name: SCHEMES[DONATED].name,
-        hue: HUES[DONATED],
-        published: None,
-        why: "no figure of this operation is published for the list (r347695, review D19630)",
-    },
-    Model {
-        scheme: Scheme::Spinning,
-        name: SPINNING.name,
-        hue: Hue::Small,
-        published: Some(LOCK),
-        why: "the source's waiters back off, so fewer of them take part in each hand-over, and they \
-              sleep if the holder does",
-    },
-];
-
-/// A prediction for this machine, and the measurement.
-#[derive(Clone, Copy)]
-struct Check {
-    model: usize,
-    tasks: usize,
-    predicted: f64,
-    measured: f64,
-}
-
-impl Check {
-    fn is_off(&self) -> bool {
-        let ratio = self.predicted / self.measured;
-        !(1.0 / OFF..=OFF).contains(&ratio)
-    }
-}
-
-/// What a task does beside entering and exiting, and how long lines travel.
-struct Case {
-    work: &'static str,
-    transfers: &'static str,
-    /// The rates for each of [`CORES`]; `None` for a scheme that is not shown.
-    rates: [[Option<f64>; MODELS.len()]; CORES.len()],
-}
-
-impl Case {
-    fn title(&self) -> String {
-        format!("{}, transfers {}", self.work, self.transfers)
-    }
-
-    /// Returns the number of cores with the highest rate, and this rate.
-    fn peak(&self, model: usize) -> Option<(usize, f64)> {
-        let rates = CORES.iter().zip(self.rates).filter_map(|(cores, all)| Some((*cores, all[model]?)));
-        rates.max_by(|a, b| a.1.total_cmp(&b.1))
-    }
-
-    fn at(&self, cores: usize, model: usize) -> Option<f64> {
-        self.rates[CORES.iter().position(|&c| c == cores)?][model]
-    }
-}
 
 /// Adds the predictions, as far as the model predicts what was measured here. Returns what the advice adds
 /// about more cores.
@@ -167,10 +67,10 @@ fn checks(measured: &Measured, costs: &Costs) -> Vec<Check> {
     let mut checks = Vec::new();
     for (model, Model { scheme, .. }) in MODELS.iter().enumerate() {
         let rates: Vec<(usize, Vec<f64>)> = if *scheme == Scheme::Spinning {
-            let rates = |turns: &[super::super::Turn]| turns.iter().map(|turn| turn.rate).collect();
+            let rates = |turns: &[Turn]| turns.iter().map(|turn| turn.rate).collect();
             measured.spinning.iter().map(|(tasks, turns)| (*tasks, rates(turns))).collect()
         } else {
-            let rates = |turns: &[super::super::Turn]| turns.iter().map(|turn| turn.rate).collect();
+            let rates = |turns: &[Turn]| turns.iter().map(|turn| turn.rate).collect();
             measured.turns.iter().map(|(tasks, all)| (*tasks, rates(&all[model]))).collect()
         };
         for (tasks, rates) in rates.into_iter().filter(|(tasks, _)| *tasks <= cpus::count()) {
@@ -206,14 +106,11 @@ fn predict((work, transfers, costs): Work, shown: [bool; MODELS.len()]) -> Case 
     Case { work, transfers, rates }
 }
 
-fn locks() -> impl Iterator<Item = (usize, &'static Model)> {
-    MODELS.iter().enumerate().filter(|(_, model)| matches!(model.scheme, Scheme::Locked | Scheme::Spinning))
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::super::Turn;
     use super::*;
+    use crate::contention::Transfer;
+    use crate::reclaim::compared::{DONATED, EPOCHS, LOCKED, SCHEMES, SPINNING};
     use crate::results::Cell;
 
     const COSTS: Costs = Costs {

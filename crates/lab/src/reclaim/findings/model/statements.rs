@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the model rests on, and where it differs from the measurements and the literature.
 
-use super::{CPUS, Case, Check, LOCK, MODELS, PEAK, TWO_SOCKETS, WITH_EPOCHS, locks};
+use super::models::{MODELS, locks};
+use super::predicted::{Case, Check};
+use super::published::{CPUS, LOCK, PEAK, TWO_SOCKETS, WITH_EPOCHS};
 use crate::contention::{Costs, SPINS};
-use crate::reclaim::Measured;
+use crate::reclaim::measured::Measured;
 
 /// A rate that is no less than this share of another one has not fallen.
 const PLATEAU: f64 = 0.8;

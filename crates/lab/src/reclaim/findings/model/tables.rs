@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The tables and plots of the predictions.
 
-use super::{CORES, CPUS, Case, Check, LOCK, MODELS, Model, PEAK, WITH_EPOCHS, locks};
+use super::models::{MODELS, Model, locks};
+use super::predicted::{CORES, Case, Check};
+use super::published::{CPUS, LOCK, PEAK, WITH_EPOCHS};
 use crate::contention::Scheme;
-use crate::reclaim::findings::HUES;
-use crate::reclaim::{EPOCHS, LOCKED};
+use crate::reclaim::compared::{EPOCHS, HUES, LOCKED};
 use crate::results::unit::Unit;
 use crate::results::{Cell, Column, Plot, Point, Scale, Series, Shape, Table};
 

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `hugelift advise`: whether huge pages for its code may pay for a process, on one screen.
+
+use crate::failure::{Exit, Failure};
+use crate::inspect::with_heat;
+use crate::output;
+use crate::process_id;
+use clap::Args;
+use hugelift_core::addr::human_bytes;
+use hugelift_core::heat::verdict::{Known, Verdict, verdict};
+use hugelift_core::heat::{HOT_PERCENT, Heat};
+use hugelift_core::policy::{Policy, SpanChoice};
+use hugelift_core::printable::{Untrusted, thousands};
+use hugelift_core::quantity;
+use hugelift_core::report::Report;
+use hugelift_core::snapshot::Part;
+use hugelift_core::table::{LEFT, Table};
+use hugelift_lab::read_machine::read_machine;
+use hugelift_lab::results::machine::Tlb;
+use hugelift_linux::io::console;
+use hugelift_linux::machine::tree::Tree;
+use serde::Serialize;
+use std::time::Duration;
+
+/// Version of the JSON schema.
+const VERSION: u32 = 1;
+
+/// One screen is worth no longer wait.
+const LONGEST: Duration = Duration::from_secs(15);
+
+/// Say whether huge pages for its code may pay for a process
+///
+/// Samples the process for a few seconds, compares the code that it uses with what the TLBs of this CPU
+/// hold, and names the command that measures the gain. It never states a gain itself.
+#[derive(Args, Debug)]
+pub struct AdviseArgs {
+    /// How long it is sampled, at most 15s
+    #[arg(long = "for", value_name = "TIME", default_value = "10s", value_parser = at_most_15_s)]
+    time: Duration,
+
+    /// Print JSON, version 1 of the schema
+    #[arg(long)]
+    json: bool,
+
+    /// The process, which should be doing its usual work now
+    #[arg(value_name = "PID", value_parser = process_id::parse)]
+    pid: u32,
+}
+
+fn at_most_15_s(text: &str) -> Result<Duration, String> {
+    quantity::duration_between(text, Duration::from_millis(1), LONGEST)
+}
+
+/// The advice, which is also the JSON output.
+#[derive(Clone, Debug, Serialize)]
+struct Advice {
+    /// [`VERSION`].
+    version: u32,
+    pid: u32,
+    /// The executable.
+    program: Option<Untrusted>,
+    verdict: Verdict,
+    /// The verdict in a sentence.
+    says: String,
+    heat: Heat,
+    /// The TLBs of the CPU that hold code.
+    tlbs: Vec<Tlb>,
+    /// Entries for small pages in the last of them that is for code alone.
+    entries: Option<u64>,
+    /// Memory that copies would take at most.
+    copy_bytes: u64,
+    commands: Vec<Command>,
+}
+
+/// A command that helps.
+#[derive(Clone, Debug, Serialize)]
+struct Command {
+    line: String,
+    what: &'static str,
+}
+
+/// Samples the process and prints the advice.
+///
+/// # Errors
+/// The process cannot be read or sampled, or the advice cannot be printed.
+pub fn run(args: &AdviseArgs) -> Result<Exit, Failure> {
+    let report = with_heat(args.pid, &Policy::default(), args.time)?;
+    let mut tlbs = read_machine(&Tree::default()).tlbs;
+    tlbs.retain(|tlb| tlb.kind != "data");
+    let Some(advice) = advice(args.pid, &report, tlbs) else {
+        return Err("the process was not sampled".into());
+    };
+    console::print(&if args.json { output::json(&advice)? } else { text(&advice) })?;
+    Ok(Exit::SUCCESS)
+}
+
+/// Returns what follows from a report with heat; `None` if it has none.
+fn advice(pid: u32, report: &Report, tlbs: Vec<Tlb>) -> Option<Advice> {
+    let heat = report.heat.clone()?;
+    let code = report.totals.get(&Part::Text).copied().unwrap_or_default();
+    let entries = entries(&tlbs, heat.page_size);
+    let known = Known { entries, liftable: code.liftable_bytes, huge: code.huge_bytes };
+    let (verdict, says) = verdict(&heat, known);
+    let program = report.objects.iter().find(|object| object.executable).map(|object| object.path.clone());
+    let copy_bytes = report.spans.get(&SpanChoice::Inner).map_or(0, |gain| gain.page_bytes);
+    Some(Advice {
+        version: VERSION,
+        pid,
+        program,
+        verdict,
+        says,
+        heat,
+        tlbs,
+        entries,
+        copy_bytes,
+        commands: commands(pid, verdict),
+    })
+}
+
+/// Returns how many pages of code the last TLB holds that is for code alone. One that data shares may hold less.
+fn entries(tlbs: &[Tlb], page_bytes: u64) -> Option<u64> {
+    let own = tlbs.iter().filter(|tlb| tlb.kind == "instruction" && tlb.page_bytes == page_bytes);
+    own.max_by_key(|tlb| tlb.level).map(|tlb| tlb.entries)
+}
+
+fn commands(pid: u32, verdict: Verdict) -> Vec<Command> {
+    let command = |words: &str, what| Command { line: format!("hugelift {words} {pid}"), what };
+    let measure = command("compare --pid", "measures the gain: lifts and restores it in turn");
+    let map = command("inspect --heat 10", "shows where the code in use is");
+    let lift = command("attach", "lifts it");
+    let restore = command("restore", "undoes that");
+    match verdict {
+        Verdict::Nothing => vec![map],
+        Verdict::Lifted => vec![measure, map, restore],
+        Verdict::Probably | Verdict::CannotTell => vec![measure, map, lift, restore],
+    }
+}
+
+fn text(advice: &Advice) -> String {
+    let heat = &advice.heat;
+    let mut table = Table::new([LEFT, LEFT]);
+    table.row([
+        "code in use".to_string(),
+        format!("pages of {}: {}", human_bytes(heat.page_size), heat.pages),
+    ]);
+    if let Some(hottest) = heat.objects.first() {
+        let (hot, all) = (hottest.hot_huge_pages, hottest.huge_pages);
+        table.row([
+            "",
+            &format!("{HOT_PERCENT} % of the samples in {} are in {hot} huge pages of {all}", hottest.name()),
+        ]);
+    }
+    table.row(["CPU time", &shares(heat)]);
+    table.row(["TLBs for code", &tlbs(&advice.tlbs)]);
+    table
+        .row(["cost of a lift", &format!("at most {} of memory for copies", human_bytes(advice.copy_bytes))]);
+    let mut commands = Table::new([LEFT, LEFT]).indented(2);
+    for Command { line, what } in &advice.commands {
+        commands.row([line.as_str(), what]);
+    }
+    format!("{}\n\n{table}\n{commands}", advice.says)
+}
+
+/// Returns "9 412 samples in 10.0 s: 88 % in its files, 2 % in code that it has made itself, 10 % in the kernel".
+fn shares(heat: &Heat) -> String {
+    let percent = |part: u64| format!("{:.0} %", 100.0 * part as f64 / heat.samples.max(1) as f64);
+    let files = heat.objects.iter().map(|object| object.samples).sum();
+    let kernel = match heat.kernel_samples {
+        Some(samples) => format!("{} in the kernel", percent(samples)),
+        None => "the kernel was not sampled".into(),
+    };
+    format!(
+        "{} samples in {:.1} s: {} in its files, {} in code that it has made itself, {kernel}",
+        thousands(&heat.samples.to_string()),
+        heat.milliseconds as f64 / 1000.0,
+        percent(files),
+        percent(heat.jit_samples),
+    )
+}
+
+/// Returns "of 4 kB: 64, then 512; of 2 MB: 64, then 512".
+fn tlbs(tlbs: &[Tlb]) -> String {
+    let mut sizes: Vec<u64> = tlbs.iter().map(|tlb| tlb.page_bytes).collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    let level = |tlb: &Tlb| match tlb.kind.as_str() {
+        "instruction" => tlb.entries.to_string(),
+        _ => format!("{} shared with data", tlb.entries),
+    };
+    let of_size = |size: &u64| {
+        let mut same: Vec<&Tlb> = tlbs.iter().filter(|tlb| tlb.page_bytes == *size).collect();
+        same.sort_by_key(|tlb| tlb.level);
+        let levels: Vec<String> = same.into_iter().map(level).collect();
+        format!("pages of {}: {}", human_bytes(*size), levels.join(", then "))
+    };
+    match sizes.is_empty() {
+        true => "this CPU does not say".into(),
+        false => sizes.iter().map(of_size).collect::<Vec<_>>().join("; "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tlb(level: u32, kind: &str, page_bytes: u64, entries: u64) -> Tlb {
+        Tlb { level, kind: kind.into(), page_bytes, entries }
+    }
+
+    #[test]
+    fn issue_31_only_a_tlb_for_code_alone_is_sure_to_hold_code() {
+        let zen = [tlb(1, "instruction", 4096, 64), tlb(2, "instruction", 4096, 512)];
+        assert_eq!((entries(&zen, 4096), entries(&zen, 2 << 20)), (Some(512), None));
+        let skylake = [tlb(1, "instruction", 4096, 128), tlb(2, "unified", 4096, 1536)];
+        assert_eq!(entries(&skylake, 4096), Some(128));
+        assert_eq!(tlbs(&skylake), "pages of 4 kB: 128, then 1536 shared with data");
+        assert_eq!((entries(&[], 4096), &*tlbs(&[])), (None, "this CPU does not say"));
+    }
+
+    #[test]
+    fn issue_31_nobody_is_sent_to_lift_what_gains_nothing() {
+        let lines = |verdict| commands(7, verdict).into_iter().map(|c| c.line).collect::<Vec<_>>();
+        assert_eq!(lines(Verdict::Nothing), ["hugelift inspect --heat 10 7"]);
+        assert_eq!(lines(Verdict::Probably)[0], "hugelift compare --pid 7");
+    }
+}

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The text at the end of a command's help.
+
+use clap::builder::Styles;
+
+/// The end of a command's help.
+#[derive(Debug)]
+pub struct Ending {
+    /// The words behind `hugelift`; none for `hugelift` itself.
+    pub(super) command: &'static str,
+    /// Each exit status, and when it is returned.
+    pub status: &'static [(&'static str, &'static str)],
+    /// The examples, the most usual first.
+    pub examples: &'static [Example],
+}
+
+/// An example.
+#[derive(Debug)]
+pub struct Example {
+    /// The command line.
+    pub line: &'static str,
+    /// What it does.
+    pub what: &'static str,
+}
+
+impl Ending {
+    /// Returns the text for `-h`.
+    pub(super) fn short(&self) -> String {
+        let examples: String = self.examples.iter().take(1).map(Example::text).collect();
+        heading("Example") + examples.trim_end()
+    }
+
+    /// Returns the text for `--help`.
+    pub(super) fn long(&self) -> String {
+        let width = self.status.iter().map(|(status, _)| status.len()).max().unwrap_or(0);
+        let line = |(status, when): &(&str, &str)| format!("  {status:width$}  {when}\n");
+        let statuses: String = self.status.iter().map(line).collect();
+        let examples: String = self.examples.iter().map(Example::text).collect();
+        heading("Exit status") + &statuses + "\n" + &heading("Examples") + examples.trim_end()
+    }
+}
+
+impl Example {
+    pub(super) fn text(&self) -> String {
+        format!("  {}\n      {}\n", self.line, self.what)
+    }
+}
+
+/// Returns a heading in the style of clap's own.
+fn heading(text: &str) -> String {
+    let style = Styles::styled();
+    let style = style.get_header();
+    format!("{style}{text}:{style:#}\n")
+}

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The files to prime: those that are named, and those that named programs and processes load.
+
+use crate::program::say_missing;
+use hugelift_core::elf::ElfError;
+use hugelift_core::maps::{FileId, Mapping};
+use hugelift_core::prime::FileReport;
+use hugelift_core::printable::Escape;
+use hugelift_linux::elf::elf_file::{ElfFile, FileError};
+use hugelift_linux::elf::file_snapshot::executable;
+use hugelift_linux::elf::needed::needed;
+use hugelift_linux::elf::opened::opened_later;
+use hugelift_linux::io::console::say;
+use hugelift_linux::io::entry::is_trusted;
+use hugelift_linux::lookup::{ExecError, resolve};
+use hugelift_linux::proc::mapped::MappedFiles;
+use hugelift_linux::proc::procfs::{ProcError, Process};
+use std::collections::{BTreeMap, HashSet};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// A file to prime.
+pub(super) enum Item {
+    /// The file, and the reason if it must not be replaced.
+    Object(ElfFile, Option<String>),
+    Unreadable(FileReport),
+}
+
+/// All files to prime, each once.
+#[derive(Default)]
+pub(super) struct Wanted {
+    pub items: Vec<Item>,
+    known: HashSet<FileId>,
+    /// A file or process that the user named cannot be read.
+    pub failed: bool,
+}
+
+impl Wanted {
+    /// Adds a file that the user has named.
+    fn add(&mut self, file: ElfFile) {
+        if self.known.insert(file.id) {
+            self.items.push(Item::Object(file, None));
+        }
+    }
+
+    /// Adds a file that a program or process of user `namer` loads.
+    fn add_named_by(&mut self, file: ElfFile, namer: Option<u32>) {
+        if self.known.insert(file.id) {
+            let why = foreign_owner(&file, namer);
+            self.items.push(Item::Object(file, why));
+        }
+    }
+
+    fn unreadable(&mut self, path: &Path, error: String) {
+        self.items.push(Item::Unreadable(FileReport::failed(path.into(), error)));
+    }
+
+    /// Adds a file or process that the user named and that cannot be read.
+    pub fn fail(&mut self, path: &Path, error: String) {
+        self.failed = true;
+        self.unreadable(path, error);
+    }
+
+    pub fn add_target(&mut self, target: &OsStr, with_libs: bool) {
+        let opened = find(target).map_err(|e| e.to_string()).and_then(|path| {
+            executable(&path).and_then(|path| ElfFile::open(&path)).map_err(|e| e.to_string())
+        });
+        match opened {
+            Err(error) => self.fail(Path::new(target), error),
+            Ok(file) if with_libs => {
+                let (path, owner) = (file.path.clone(), owner(&file));
+                let mut files = needed(file);
+                let missing = std::mem::take(&mut files.missing);
+                let mut files = files.files.into_iter();
+                files.by_ref().take(1).for_each(|program| self.add(program));
+                files.for_each(|file| self.add_named_by(file, owner));
+                for later in opened_later(&path) {
+                    say(&format!(
+                        "{}: also {}, which it opens later",
+                        path.escaped(),
+                        later.file.path.escaped()
+                    ));
+                    needed(later.file).files.into_iter().for_each(|file| self.add_named_by(file, owner));
+                }
+                say_missing(&path, &missing);
+            }
+            Ok(file) => self.add(file),
+        }
+    }
+
+    pub fn add_process(&mut self, pid: u32) -> Result<(), ProcError> {
+        let process = Process::new(pid).with_memory();
+        let user = process.status()?.uid;
+        let mapped = MappedFiles::of(process);
+        // Each file once: its first mapping, whether any of it is executable.
+        let mut files: BTreeMap<FileId, (Mapping, bool)> = BTreeMap::new();
+        for mapping in process.maps()?.into_iter().filter(|m| m.is_file() && m.path.has_root()) {
+            let code = mapping.prot.exec;
+            files.entry(mapping.file).or_insert((mapping, false)).1 |= code;
+        }
+        for (mapping, code) in files.into_values() {
+            let path = mapping.path.clone();
+            if mapping.deleted {
+                // Only code matters: programs delete data files that they still use.
+                if code {
+                    self.unreadable(
+                        &path,
+                        format!(
+                            "{} was deleted or replaced since process {pid} has mapped it: restart it",
+                            path.escaped()
+                        ),
+                    );
+                }
+                continue;
+            }
+            match open_in(&mapped, &mapping) {
+                Ok(file) => self.add_named_by(file, user),
+                // A mapped file need not be an ELF object.
+                Err(FileError::Elf { source: ElfError::NotElf(_), .. } | FileError::NotRegular { .. }) => {}
+                Err(error) if code => self.unreadable(&path, error.to_string()),
+                Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+fn owner(file: &ElfFile) -> Option<u32> {
+    file.file().metadata().ok().map(|meta| meta.uid())
+}
+
+/// Says why a file is not replaced: it belongs to one user, and another user decides that it is loaded.
+fn foreign_owner(file: &ElfFile, namer: Option<u32>) -> Option<String> {
+    let owner = owner(file);
+    if [owner, namer].into_iter().any(|uid| uid.is_some_and(is_trusted)) || owner == namer {
+        return None;
+    }
+    let shown = |uid: Option<u32>| uid.map_or("an unknown user".to_string(), |uid| format!("user {uid}"));
+    Some(format!(
+        "it belongs to {}, and {} has loaded it; to replace it, name it: hugelift prime --replace {}",
+        shown(owner),
+        shown(namer),
+        file.path.escaped()
+    ))
+}
+
+/// Opens a file that a process has mapped. The process may be in a container: the file keeps its path in the mount
+/// namespace of the process.
+fn open_in(files: &MappedFiles, mapping: &Mapping) -> Result<ElfFile, FileError> {
+    let failed = |source| FileError::Io { path: (&mapping.path).into(), source };
+    let file = files.find(mapping).and_then(|found| found.open()).map_err(failed)?;
+    let mut file = ElfFile::of_open(&file)?;
+    file.path.clone_from(&mapping.path);
+    Ok(file)
+}
+
+/// Returns the path of a target. A name without a slash is looked up on PATH, then in the current
+/// folder.
+pub(super) fn find(target: &OsStr) -> Result<PathBuf, ExecError> {
+    if target.as_bytes().contains(&b'/') {
+        return Ok(PathBuf::from(target));
+    }
+    match resolve(target) {
+        Ok(path) => Ok(path),
+        Err(_) if Path::new(target).is_file() => Ok(PathBuf::from(target)),
+        Err(error) => Err(error),
+    }
+}

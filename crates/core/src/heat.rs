@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which code a process uses, by samples of its instruction addresses: huge page by huge page, object by object.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `chao` | how many pages are in use, by those that were seen |
+//! | [`places`] | which object an address belongs to |
+//! | [`tally`] | samples by place and page |
+//! | [`verdict`] | whether huge pages may pay |
+
+mod chao;
+pub mod places;
+pub mod tally;
+pub mod verdict;
+
+use crate::printable::{Escape, Untrusted};
+pub use chao::PagesInUse;
+use serde::Serialize;
+
+/// The share of its samples that the hot huge pages of an object hold at least, in percent.
+pub const HOT_PERCENT: u64 = 99;
+
+/// The code that a process used while it was sampled.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Heat {
+    /// How long it was sampled.
+    pub milliseconds: u64,
+    /// Whether it ended meanwhile.
+    pub ended: bool,
+    /// Its threads.
+    pub threads: u64,
+    /// Those that were sampled: of very many, those that had used the most CPU time.
+    pub sampled_threads: u64,
+    /// The samples that the others are shares of: one for each millisecond of CPU time, or fewer.
+    pub samples: u64,
+    /// Samples that the kernel dropped, as they were read too late.
+    pub lost_samples: u64,
+    /// Samples in the kernel; `None` where only user space may be sampled.
+    pub kernel_samples: Option<u64>,
+    /// Samples in code that is in no file, which the process has made itself.
+    pub jit_samples: u64,
+    /// Samples in the kernel's own pages (`[vdso]`), in files that are no objects or that the process has mapped a second
+    /// time, and in what was gone before it was looked up.
+    pub other_samples: u64,
+    /// Size of the pages that are counted, in bytes.
+    pub page_size: u64,
+    /// Size of the huge pages that are counted, in bytes.
+    pub huge_page_size: u64,
+    /// All pages of code in use outside of the kernel.
+    pub pages: PagesInUse,
+    /// The objects with samples, those with the most first.
+    pub objects: Vec<ObjectHeat>,
+}
+
+/// The code in use of one object.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct ObjectHeat {
+    /// As in `/proc/PID/maps`.
+    pub path: Untrusted,
+    /// Samples in its code, also in copies of it.
+    pub samples: u64,
+    /// Its pages of code in use.
+    pub pages: PagesInUse,
+    /// The huge pages that its code lies in.
+    pub huge_pages: u64,
+    /// The fewest of those that hold [`HOT_PERCENT`] of its samples.
+    pub hot_huge_pages: u64,
+    /// The huge pages with samples, by address.
+    pub spans: Vec<SpanHeat>,
+}
+
+/// A huge page with samples.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct SpanHeat {
+    /// Address of its first byte.
+    pub start: u64,
+    /// The samples in it.
+    pub samples: u64,
+}
+
+impl ObjectHeat {
+    /// Returns the name of its file for display.
+    pub fn name(&self) -> String {
+        self.path.file_name().unwrap_or(self.path.as_os_str()).escaped().to_string()
+    }
+}
+
+impl Heat {
+    /// Returns the samples outside of the kernel.
+    pub fn user_samples(&self) -> u64 {
+        self.samples - self.kernel_samples.unwrap_or(0)
+    }
+}

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The report as data, which is also the JSON output.
+
+use super::entries::Entries;
+use super::fragments::Fragment;
+use crate::addr::{PageSize, Range};
+use crate::heat::Heat;
+use crate::policy::{Backing, SpanChoice};
+use crate::printable::Untrusted;
+use crate::skip::Reason;
+use crate::snapshot::Part;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Version of the JSON schema.
+pub const VERSION: u32 = 1;
+
+/// What is on huge pages, object by object.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Report {
+    /// [`VERSION`].
+    pub version: u32,
+    /// The objects, the executable first.
+    pub objects: Vec<ObjectReport>,
+    /// Sums over all objects, for every part that occurs.
+    pub totals: BTreeMap<Part, Total>,
+    /// The process; `None` for a program that does not run.
+    pub pid: Option<u32>,
+    /// The program does not run: its addresses are an example of what the kernel and the loader may
+    /// choose.
+    pub assumed_addresses: bool,
+    /// Size of the huge pages that `liftable_bytes` counts, in bytes.
+    pub page_size: u64,
+    /// Size of the huge pages that code can move onto.
+    #[serde(skip)]
+    pub usual_page: PageSize,
+    /// What each choice of spans would lift; empty unless the caller sets it from [`gains`](super::gains).
+    pub spans: BTreeMap<SpanChoice, Gain>,
+    /// How many TLB entries text and read-only data take.
+    pub tlb_entries: Entries,
+    /// The anonymous memory that the program has mapped itself ([`Part::Anon`]); `None` unless the caller
+    /// sets it from [`anonymous`](super::anonymous).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub anonymous: Option<Total>,
+    /// The code in use; `None` unless the caller has sampled it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub heat: Option<Heat>,
+}
+
+/// What a lift would put on huge pages.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize)]
+pub struct Gain {
+    /// Bytes of parts.
+    pub bytes: u64,
+    /// The huge pages for them.
+    pub page_bytes: u64,
+}
+
+/// One object.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct ObjectReport {
+    /// As in `/proc/PID/maps`.
+    pub path: Untrusted,
+    /// GNU build-id in hexadecimal.
+    pub build_id: Option<String>,
+    /// Its parts, by address.
+    pub parts: Vec<PartReport>,
+    /// It is the program itself, not a shared object or the loader.
+    pub executable: bool,
+    /// What loading added to the stated addresses.
+    #[serde(skip)]
+    pub bias: u64,
+    /// Bytes of its text and read-only data that are on huge pages in the page cache now; set by
+    /// [`Report::set_page_cache`] for a program that does not run.
+    pub page_cache_bytes: Option<u64>,
+}
+
+/// One uninterrupted stretch of one part.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct PartReport {
+    /// What it holds.
+    pub part: Part,
+    /// Address of its first byte.
+    pub start: u64,
+    /// Its length.
+    pub bytes: u64,
+    /// Bytes of the whole huge pages in it, and those that outer spans add.
+    pub liftable_bytes: u64,
+    /// Bytes that huge pages map now, by smaps.
+    pub huge_bytes: u64,
+    /// Where most of those come from.
+    pub backing: Option<Backing>,
+    /// The bytes that are not huge, by reason.
+    pub skips: Vec<SkipReport>,
+    /// The first address behind it.
+    pub end: u64,
+    /// Where the huge bytes are, mapping by mapping: smaps says no more.
+    #[serde(skip)]
+    pub fragments: Vec<Fragment>,
+    /// Where the skips are: stretches without gap or overlap, by address.
+    #[serde(skip)]
+    pub stretches: Vec<Stretch>,
+}
+
+/// A stretch of a part that the plan treats in one way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stretch {
+    /// Its addresses.
+    pub range: Range,
+    /// Bytes of it that are huge.
+    pub huge: u64,
+    /// Why the others are not: index into [`PartReport::skips`]. `None` if all are huge.
+    pub skip: Option<usize>,
+}
+
+/// Bytes that are not huge, for one reason.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct SkipReport {
+    /// [`Reason::key`].
+    pub reason: &'static str,
+    /// Number of bytes.
+    pub bytes: u64,
+    /// What the user can do about it.
+    pub hint: Option<String>,
+    /// The reason in words, with the values seen.
+    pub detail: String,
+    /// The reason itself.
+    #[serde(skip)]
+    pub why: Reason,
+}
+
+/// Sums of one part over all objects.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize)]
+pub struct Total {
+    /// All bytes.
+    pub bytes: u64,
+    /// Bytes that huge pages could map.
+    pub liftable_bytes: u64,
+    /// Bytes that huge pages map.
+    pub huge_bytes: u64,
+}

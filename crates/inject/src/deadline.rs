@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Ends a wait of the helper that takes too long.
+//!
+//! wait4(2) has no time limit. A timer that sends SIGALRM interrupts it, and the caller then checks
+//! whether the time is over (`is_over`). The timer fires repeatedly, as a signal just before the wait
+//! begins would not interrupt it.
+
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+use std::io;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+static OVER: AtomicBool = AtomicBool::new(false);
+
+/// The interval at which a wait is interrupted once its time is over.
+const INTERVAL: Duration = Duration::from_millis(100);
+
+extern "C" fn expire(_signal: libc::c_int) {
+    OVER.store(true, Ordering::Relaxed);
+}
+
+/// A time limit for all waits of the calling process. Dropping it removes the limit.
+pub struct Deadline(());
+
+impl Deadline {
+    /// Sets the first limit. The calling process must be hugelift's helper, as it gets a handler for
+    /// SIGALRM.
+    ///
+    /// # Errors
+    /// sigaction(2), sigprocmask(2), setitimer(2): a seccomp filter may refuse them.
+    pub fn within(limit: Duration) -> io::Result<Deadline> {
+        // Without SA_RESTART, so that the wait returns.
+        let action = SigAction::new(SigHandler::Handler(expire), SaFlags::empty(), SigSet::empty());
+        // SAFETY: the handler only stores to an atomic.
+        unsafe { sigaction(Signal::SIGALRM, &action) }?;
+        SigSet::from(Signal::SIGALRM).thread_unblock()?;
+        let deadline = Deadline(());
+        deadline.renew(limit)?;
+        Ok(deadline)
+    }
+
+    /// Sets another limit, counted from now.
+    ///
+    /// # Errors
+    /// setitimer(2)
+    pub fn renew(&self, limit: Duration) -> io::Result<()> {
+        OVER.store(false, Ordering::Relaxed);
+        set_timer(limit, INTERVAL.min(limit))
+    }
+}
+
+impl Drop for Deadline {
+    fn drop(&mut self) {
+        let _ = set_timer(Duration::ZERO, Duration::ZERO);
+        OVER.store(false, Ordering::Relaxed);
+    }
+}
+
+/// Returns whether the time of the current limit is over.
+pub(crate) fn is_over() -> bool {
+    OVER.load(Ordering::Relaxed)
+}
+
+/// Sets the timer that sends SIGALRM: first after `first`, then each `then`; zeros stop it.
+fn set_timer(first: Duration, then: Duration) -> io::Result<()> {
+    let time =
+        |d: Duration| libc::timeval { tv_sec: d.as_secs().cast_signed(), tv_usec: d.subsec_micros().into() };
+    let timer = libc::itimerval { it_value: time(first), it_interval: time(then) };
+    // SAFETY: setitimer(2) reads a live structure; a null pointer asks for no old value. Made as a
+    // system call because C libraries differ in the type of its first argument.
+    match unsafe {
+        libc::syscall(libc::SYS_setitimer, libc::ITIMER_REAL, &raw const timer, ptr::null::<libc::c_void>())
+    } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Opens a process for a change: whether it may be changed, the thread that traces it, and a first borrowed thread; and what
+//! is said of it afterwards.
+
+use super::chosen::{Chosen, Name};
+use crate::options::Seccomp;
+use hugelift_core::addr::{Range, human_bytes};
+use hugelift_core::snapshot::Snapshot;
+use hugelift_inject::lent::NotLent;
+use hugelift_inject::live::{Left, Live};
+use hugelift_inject::ptrace;
+use hugelift_linux::machine::frozen_group_of;
+use hugelift_linux::proc::procfs::{Process, Status};
+use hugelift_linux::proc::snapshot;
+use nix::sys::signal::{SigSet, SigmaskHow, Signal};
+use std::io;
+
+/// Reads a process that can be changed.
+pub(super) fn read_process(pid: u32) -> Result<(Status, Snapshot), String> {
+    let process = Process::new(pid);
+    let status = process.status().map_err(|e| e.to_string())?;
+    refuse(pid, &status)?;
+    let snapshot = snapshot::live(Some(pid), 0).map_err(|e| e.to_string())?;
+    if snapshot.objects.is_empty() {
+        process.check_memory().map_err(|e| e.to_string())?;
+        return Err("it maps no 64-bit ELF program".into());
+    }
+    Ok((status, snapshot))
+}
+
+/// Returns why a process must not be changed.
+fn refuse(pid: u32, status: &Status) -> Result<(), String> {
+    if pid == std::process::id() {
+        return Err("hugelift does not change itself".into());
+    }
+    if status.kernel_thread == Some(true) {
+        return Err("it is a thread of the kernel, which has no memory of its own".into());
+    }
+    if let Some(tracer @ 1..) = status.tracer {
+        return Err(traced(tracer));
+    }
+    if let Ok(stat) = Process::new(pid).stat() {
+        let state = stat.state;
+        if matches!(state, 'T' | 't') {
+            return Err(format!(
+                "it is stopped (state {state}); send it SIGCONT (kill -CONT {pid}) and try again"
+            ));
+        }
+        if stat.thread_has_ended() {
+            return Err("it has ended, and its parent has not yet waited for it".into());
+        }
+    }
+    match frozen_group_of(Process::new(pid)) {
+        Some(frozen) => Err(frozen.to_string()),
+        None => Ok(()),
+    }
+}
+
+/// Says that a process is traced by this thread.
+fn traced(tracer: u32) -> String {
+    let process = Process::new(tracer).status().ok().and_then(|status| status.process).unwrap_or(tracer);
+    let (name, own) = (Name::of(process), Process::OWN.executable().ok());
+    let is_own = own.is_some() && Process::new(process).executable().ok() == own;
+    match is_own || name.0.as_os_str() == "hugelift" {
+        true => {
+            format!("another hugelift (process {process}) changes it just now; try again when it is done")
+        }
+        false => format!("it is traced by {name}; end the tracer and try again"),
+    }
+}
+
+/// Says why no thread was borrowed, and what helps if a right is missing.
+fn with_help(why: &NotLent) -> String {
+    match why {
+        NotLent::Trace(ptrace::Error::Os { source, .. })
+            if source.kind() == io::ErrorKind::PermissionDenied =>
+        {
+            format!("{why}; run hugelift as root (sudo), or see kernel.yama.ptrace_scope")
+        }
+        _ => why.to_string(),
+    }
+}
+
+/// Prepares a process, and shows that a thread of it can be borrowed.
+pub(super) fn open(chosen: Chosen, snapshot: &Snapshot, seccomp: Seccomp) -> Result<Live, String> {
+    let live = Live::new(chosen.pid, &snapshot.mappings, seccomp == Seccomp::Try);
+    let mut live = live.map_err(|why| with_help(&why))?;
+    // What leads to it is open now: from here on no other process can be meant.
+    chosen.check()?;
+    let got = live.borrow(|lent| lent.call(libc::SYS_getpid, [0; 6]));
+    match got.map_err(|why| with_help(&why))? {
+        ..0 => Err("a system call in it failed that cannot fail: a seccomp filter may refuse it".into()),
+        _ => Ok(live),
+    }
+}
+
+/// Runs `work` in a thread of its own. Whatever that thread still traces at its end, the kernel lets go: so nothing
+/// that can wait is done in it.
+pub(super) fn in_tracer<T: Send>(work: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
+    // The timer that limits the waits must interrupt that thread.
+    let alarm = SigSet::from(Signal::SIGALRM);
+    alarm.thread_block().map_err(|e| format!("sigprocmask: {e}"))?;
+    // Ctrl-Z must not stop hugelift while it holds threads.
+    let stops = [Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU].into_iter().collect::<SigSet>();
+    let before = stops.thread_swap_mask(SigmaskHow::SIG_BLOCK).map_err(|e| format!("sigprocmask: {e}"))?;
+    let done = std::thread::scope(|scope| {
+        let tracer = std::thread::Builder::new().name("tracer".into()).spawn_scoped(scope, work);
+        let tracer = tracer.map_err(|e| format!("cannot start a thread: {e}; see 'ulimit -u'"))?;
+        tracer.join().unwrap_or_else(|_| Err("the tracer ended early; the process goes on".into()))
+    });
+    let _ = before.thread_set_mask();
+    done
+}
+
+/// Unmaps what a hugelift that was killed has left in the process. Returns what to add to the line about it.
+pub(super) fn free_unused(live: &mut Live, pid: u32, before: &Snapshot) -> Option<String> {
+    let left = Left::find(pid, before);
+    // What stays is in the list of what could not be unmapped.
+    live.free(&left).ok()?;
+    let bytes = human_bytes(left.bytes());
+    (left.bytes() > 0).then(|| format!("; {bytes} of copies that a killed hugelift left were unmapped"))
+}
+
+/// Returns a line for each call that a seccomp filter has forbidden.
+pub(super) fn forbidden_calls(live: &Live) -> impl Iterator<Item = String> {
+    live.refusals().iter().map(|refusal| format!("its seccomp filter {refusal}"))
+}
+
+/// Says what could not be unmapped.
+pub(super) fn left(leftovers: &[Range]) -> Option<String> {
+    let bytes: u64 = leftovers.iter().map(|range| range.len()).sum();
+    (bytes > 0).then(|| format!("{} of unused copies could not be unmapped", human_bytes(bytes)))
+}

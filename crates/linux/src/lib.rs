@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Reads Linux. Nothing here changes another process.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`proc`] | processes as /proc shows them, and their memory |
+//! | [`machine`] | what the machine offers: memory, control groups, NUMA nodes, pools, users |
+//! | [`elf`] | programs that do not run yet: their ELF files and what those need |
+//! | [`lookup`], [`program`], [`command`] | finding a program as execvp(3) does, and becoming it; the command of a process |
+//! | [`io`] | files and streams: opened safely, written whole or not at all |
+//! | [`faultpoint`] | where tests let a step fail |
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
+pub mod command;
+pub mod elf;
+pub mod faultpoint;
+pub mod io;
+pub mod lookup;
+pub mod machine;
+pub mod proc;
+pub mod program;
+pub mod script;

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The hugetlb pools: reading them by size and node, and setting them.
+
+use crate::machine::sysfs;
+use crate::machine::tree::Tree;
+use hugelift_core::addr::PageSize;
+use hugelift_core::fields::bytes_of;
+use hugelift_core::pool::persist::{self, Files, SYSCTL, TMPFILES};
+use hugelift_core::pool::{Change, Kind, NodePool, SizePool};
+use hugelift_core::printable::{Escape, Untrusted};
+use std::io;
+use std::path::{Path, PathBuf};
+
+const NODES: &str = "/sys/devices/system/node";
+/// How often a pool's size is written while it still grows: each try can use the memory that the one
+/// before has made the kernel reclaim.
+const TRIES: u32 = 4;
+/// Folders of sysctl.d(5).
+const SYSCTL_FOLDERS: [&str; 4] =
+    ["/etc/sysctl.d", "/run/sysctl.d", "/usr/local/lib/sysctl.d", "/usr/lib/sysctl.d"];
+
+/// A number that could not be set.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write {value} to {path}: {source}{}", hint(.source))]
+pub struct SetError {
+    /// The file.
+    pub path: Untrusted,
+    /// The value that was to be written.
+    pub value: String,
+    /// Why it was not written.
+    pub source: io::Error,
+}
+
+fn hint(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EACCES | libc::EPERM | libc::EROFS) => {
+            "; only root may (sudo), and not in a container whose /proc and /sys are read-only"
+        }
+        Some(libc::EINVAL) => {
+            "; this kernel cannot make pages of this size while it runs: set hugepagesz= and hugepages= on its command line"
+        }
+        _ => "",
+    }
+}
+
+/// The result of a change.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PoolChange {
+    /// The requested change.
+    pub change: Change,
+    /// The value that the kernel shows now.
+    pub got: u64,
+}
+
+/// Reads the pools by size, largest page first, with their nodes.
+pub fn read(tree: &Tree) -> Vec<SizePool> {
+    let read = |path: &Path| tree.read(path);
+    let default = tree.read("/proc/meminfo").and_then(|text| default_size(&text));
+    let nodes: Vec<u32> = nodes(tree);
+    let pools = sysfs::pools(&tree.names(sysfs::POOLS), &read);
+    pools
+        .into_iter()
+        .map(|pool| {
+            let shares = nodes.iter().filter_map(|&node| share(tree, node, pool.page)).collect();
+            SizePool::new(pool, default, shares)
+        })
+        .collect()
+}
+
+/// Returns the numbers of the NUMA nodes.
+pub fn nodes(tree: &Tree) -> Vec<u32> {
+    let number = |name: &String| name.strip_prefix("node")?.parse().ok();
+    let mut nodes: Vec<u32> = tree.names(NODES).iter().filter_map(number).collect();
+    nodes.sort_unstable();
+    nodes
+}
+
+fn share(tree: &Tree, node: u32, page: PageSize) -> Option<NodePool> {
+    let folder = format!("{NODES}/node{node}/hugepages/hugepages-{}kB", page.bytes() >> 10);
+    let number = |name: &str| tree.read(format!("{folder}/{name}"))?.trim().parse().ok();
+    Some(NodePool {
+        node,
+        total: number("nr_hugepages")?,
+        free: number("free_hugepages")?,
+        surplus: number("surplus_hugepages").unwrap_or(0),
+    })
+}
+
+/// Returns `Hugepagesize` of `/proc/meminfo`.
+fn default_size(meminfo: &str) -> Option<PageSize> {
+    PageSize::new(bytes_of(meminfo, "Hugepagesize")?)
+}
+
+/// Makes the requested `change`. If the pool is to grow, the kernel compacts memory first. It makes as many
+/// pages as it can, and reports no error if they are fewer.
+///
+/// # Errors
+/// [`SetError`]
+pub fn apply(tree: &Tree, change: &Change) -> Result<PoolChange, SetError> {
+    if change.grows() {
+        compact(tree, change.node);
+    }
+    let path = change.path();
+    let mut got = change.from;
+    for _ in 0..TRIES {
+        tree.set(&path, &change.to.to_string()).map_err(|source| SetError {
+            path: tree.path(&path).into(),
+            value: change.to.to_string(),
+            source,
+        })?;
+        let before = got;
+        got = now(tree, change);
+        if !change.grows() || got >= change.to || got <= before {
+            break;
+        }
+    }
+    Ok(PoolChange { change: *change, got })
+}
+
+/// Makes the kernel compact memory. Where that is not possible, the pool grows from the blocks that are free
+/// already.
+fn compact(tree: &Tree, node: Option<u32>) {
+    let path = match node {
+        Some(node) => format!("{NODES}/node{node}/compact"),
+        None => "/proc/sys/vm/compact_memory".into(),
+    };
+    if let Err(error) = tree.set(&path, "1") {
+        tracing::debug!("no compaction: {}: {error}", tree.path(&path).escaped());
+    }
+}
+
+fn now(tree: &Tree, change: &Change) -> u64 {
+    let pools = read(tree);
+    let pool = pools.iter().find(|p| p.page_size == change.page_size);
+    match change.kind {
+        Kind::Overcommit => pool.map(|p| p.overcommit),
+        Kind::Pages => pool.and_then(|p| p.permanent_on(change.node)),
+    }
+    .unwrap_or(0)
+}
+
+/// Returns what a permanent setting would write: each file whose text changes, with its new text.
+pub fn permanent(tree: &Tree, changes: &[Change]) -> Vec<(&'static str, String)> {
+    let old = Files {
+        sysctl: tree.read(SYSCTL).unwrap_or_default(),
+        tmpfiles: tree.read(TMPFILES).unwrap_or_default(),
+    };
+    let new = persist::update(&old, changes, &read(tree));
+    let both = [(SYSCTL, old.sysctl, new.sysctl), (TMPFILES, old.tmpfiles, new.tmpfiles)];
+    both.into_iter().filter(|(_, old, new)| old != new).map(|(path, _, new)| (path, new)).collect()
+}
+
+/// Returns the files that are read after ours at boot and set the same numbers.
+pub fn overridden(tree: &Tree, changes: &[Change]) -> Vec<PathBuf> {
+    let keys = persist::sysctl_keys(changes);
+    let ours = Path::new(SYSCTL).file_name().and_then(|n| n.to_str()).unwrap_or_default();
+    let in_folders = SYSCTL_FOLDERS.iter().flat_map(|folder| {
+        // They are read in the order of their names, whatever the folder.
+        let later = |name: &String| name.as_str() > ours && name.ends_with(".conf");
+        tree.names(folder).into_iter().filter(later).map(move |name| format!("{folder}/{name}"))
+    });
+    let mut found: Vec<PathBuf> = Vec::new();
+    for path in in_folders.chain(["/etc/sysctl.conf".to_string()]) {
+        let sets = |text: String| keys.iter().any(|key| persist::sets(&text, key));
+        if tree.read(&path).is_some_and(sets) {
+            // A link to a file that is in the list already is the same file.
+            let path = tree.path(&path);
+            let real = std::fs::canonicalize(&path).unwrap_or(path);
+            if !found.contains(&real) {
+                found.push(real);
+            }
+        }
+    }
+    found
+}
+
+/// Returns whether systemd runs here, which reads tmpfiles.d(5) at boot.
+pub fn has_systemd(tree: &Tree) -> bool {
+    tree.path("/run/systemd/system").is_dir()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_agrees_with_meminfo() {
+        let tree = Tree::default();
+        let Some(meminfo) = tree.read("/proc/meminfo") else { return };
+        let default = default_size(&meminfo);
+        let pools = read(&tree);
+        assert_eq!(pools.iter().any(|p| p.default), default.is_some() && !pools.is_empty());
+        assert!(pools.iter().all(|p| p.free <= p.total));
+    }
+
+    #[test]
+    fn odd_meminfo() {
+        assert_eq!(default_size("x\nHugepagesize:       2048 kB\n"), Some(PageSize::MB2));
+        for odd in ["", "Hugepagesize: 3 kB", "Hugepagesize:", "Hugepagesize: 99999999999999999 kB"] {
+            assert_eq!(default_size(odd), None, "{odd}");
+        }
+    }
+}

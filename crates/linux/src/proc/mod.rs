@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Processes as /proc shows them, and their memory.
+
+mod bti;
+pub mod clock;
+pub mod loadavg;
+pub mod mapped;
+pub mod mapping;
+pub mod memory;
+pub mod pagemap;
+pub mod pidfd;
+pub mod procfs;
+pub mod reservation;
+pub mod snapshot;
+pub mod status;

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Sampling of the instruction addresses of a process, by the kernel's CPU clock (perf_event_open(2),
+//! `PERF_COUNT_SW_CPU_CLOCK`). It needs no PMU, so that it also works in guests.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `records` | the records of a ring buffer, and which bytes of it are new |
+//! | `ring` | the event of one thread with its ring buffer |
+//! | `threads` | the events of all threads, or of the busiest of very many |
+//! | `pace` | how often samples are taken, and how often what costs time is repeated |
+//! | [`refusal`] | why a process cannot be sampled |
+//!
+//! Each thread has an event of its own, without inheritance, and the list of threads is read again and again. The other
+//! way is inherited events, which see each new thread at once. The kernel gives those a buffer for each CPU only, so
+//! that they need as many files as threads times CPUs, and 100 threads on 128 CPUs would need 12,800. What is missed
+//! here is a thread that lives for less than the time between two lists.
+
+mod pace;
+mod records;
+pub mod refusal;
+mod ring;
+mod threads;
+
+use crate::perf::counters::raise_file_limit;
+use crate::perf::workload::{Event, Signals, wait_for};
+use hugelift_core::heat::Heat;
+use hugelift_core::heat::places::Place;
+use hugelift_core::heat::tally::Tally;
+use hugelift_linux::proc::procfs::Process;
+use hugelift_linux::proc::snapshot;
+use nix::time::{ClockId, clock_gettime};
+use pace::{Due, Rate};
+use records::Batch;
+use refusal::Refusal;
+use std::time::{Duration, Instant};
+use threads::Threads;
+
+/// The time between two readings of the ring buffers. They hold the samples of twice that time.
+const INTERVAL: Duration = Duration::from_millis(250);
+
+/// Samples a process for `time`, or until it ends or a signal arrives. If there are no samples, it slept.
+///
+/// # Errors
+/// See [`Refusal`].
+pub fn sample(pid: u32, time: Duration, signals: &Signals) -> Result<Heat, Refusal> {
+    let process = Process::new(pid).with_memory();
+    raise_file_limit();
+    let mut tally = Tally::new(&snapshot::live(Some(process.pid()), 0)?);
+    let mut rate = Rate::default();
+    let mut threads = Threads::open(process, rate.period())?;
+    let began = Instant::now();
+    let (mut batch, mut outside, mut lost) = (Batch::default(), 0, 0);
+    let (mut list, mut lookup) = (Due::default(), Due::default());
+    let learn = |tally: &mut Tally| {
+        // If it cannot be read any more, the samples stay where they are.
+        let _ = snapshot::live(Some(process.pid()), 0).map(|newer| tally.learn(&newer));
+    };
+    let mut read_at = began;
+    let (mut over, mut ended) = (false, false);
+    while !over {
+        let event = wait_for(pid, signals, Some((read_at + INTERVAL).min(began + time)));
+        ended = event == Event::Ended;
+        over = ended || matches!(event, Event::Signal(..)) || began.elapsed() >= time;
+
+        let (before, cpu) = (read_at, cpu_time());
+        read_at = Instant::now();
+        batch.clear();
+        threads.read(&mut batch);
+        batch.user.iter().for_each(|address| tally.add(*address));
+        outside += batch.outside;
+        lost += batch.lost;
+        if rate.adapt(cpu_time().saturating_sub(cpu), read_at - before) {
+            threads.set_period(rate.period());
+        }
+        list.run_if(!over, || threads.follow());
+        lookup.run_if(!over && tally.lacks_places(), || learn(&mut tally));
+    }
+    if tally.lacks_places() && !ended {
+        learn(&mut tally);
+    }
+    let outside = threads.sees_kernel.then_some(outside);
+    let heat = heat(&tally, began.elapsed(), outside);
+    let (all, sampled) = (threads.all as u64, threads.sampled as u64);
+    Ok(Heat { ended, threads: all, sampled_threads: sampled, lost_samples: lost, ..heat })
+}
+
+fn heat(tally: &Tally, time: Duration, kernel_samples: Option<u64>) -> Heat {
+    let objects = tally.objects();
+    let (jit_samples, other_samples) = (tally.samples(Place::Jit), tally.samples(Place::Other));
+    let in_objects: u64 = objects.iter().map(|object| object.samples).sum();
+    let (page, huge_page) = tally.page_sizes();
+    Heat {
+        milliseconds: u64::try_from(time.as_millis()).unwrap_or(u64::MAX),
+        ended: false,
+        threads: 0,
+        sampled_threads: 0,
+        samples: in_objects + jit_samples + other_samples + kernel_samples.unwrap_or(0),
+        lost_samples: 0,
+        kernel_samples,
+        jit_samples,
+        other_samples,
+        page_size: page.bytes(),
+        huge_page_size: huge_page.bytes(),
+        pages: tally.pages(),
+        objects,
+    }
+}
+
+/// Returns the CPU time of the calling thread.
+fn cpu_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
+}
+
+#[cfg(test)]
+mod tests;

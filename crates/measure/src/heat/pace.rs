@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How often samples are taken, and how often what costs time is repeated: all takes at most one 500th of a CPU.
+
+use std::time::{Duration, Instant};
+
+/// Reading samples takes at most one part in so many of a CPU.
+const READING: u32 = 1000;
+/// The list of threads and the list of mappings take at most one part in so many each.
+const LISTING: u32 = 2000;
+
+/// The shortest time between two samples of a thread. It is no multiple of a timer's tick, so that what a program does by
+/// the clock is not always seen at the same place.
+const SHORTEST: Duration = Duration::from_nanos(997_001);
+/// The longest one.
+const LONGEST: Duration = Duration::from_millis(100);
+
+/// CPU time between two samples of a thread.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Rate {
+    period: Duration,
+}
+
+impl Default for Rate {
+    fn default() -> Rate {
+        Rate { period: SHORTEST }
+    }
+}
+
+impl Rate {
+    /// Returns the CPU time between two samples.
+    pub(super) fn period(self) -> Duration {
+        self.period
+    }
+
+    /// Takes account of the CPU time that reading has used in the time that has passed. Returns whether the period is
+    /// another one now.
+    pub(super) fn adapt(&mut self, used: Duration, passed: Duration) -> bool {
+        let before = self.period;
+        // 1: all of the budget was used.
+        let load = used.as_secs_f64() * f64::from(READING) / passed.as_secs_f64().max(1e-9);
+        if load > 1.0 {
+            self.period = self.period.mul_f64(load.min(8.0)).min(LONGEST);
+        } else if load < 0.5 {
+            self.period = self.period.mul_f64(0.75).max(SHORTEST);
+        }
+        self.period != before
+    }
+}
+
+/// Something that is done again when so much time has passed that it takes at most one part in [`LISTING`] of it.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Due {
+    at: Option<Instant>,
+}
+
+impl Due {
+    /// Does it if it is wanted and due.
+    pub(super) fn run_if(&mut self, wanted: bool, work: impl FnOnce()) {
+        let began = Instant::now();
+        if wanted && self.at.is_none_or(|at| began >= at) {
+            work();
+            let end = Instant::now();
+            self.at = Some(end + (end - began) * LISTING);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn issue_31_the_rate_follows_the_cost() {
+        let second = Duration::from_secs(1);
+        let mut rate = Rate::default();
+        assert!(!rate.adapt(Duration::from_millis(1), second) && rate.period() == SHORTEST);
+        assert!(rate.adapt(Duration::from_millis(2), second) && rate.period() == SHORTEST * 2);
+        assert!(!rate.adapt(Duration::from_micros(750), second), "between half of the budget and all of it");
+        assert!(rate.adapt(Duration::ZERO, second) && rate.period() < SHORTEST * 2);
+    }
+
+    #[test]
+    fn issue_31_what_costs_much_waits_long() {
+        let (mut due, mut count) = (Due::default(), 0);
+        for wanted in [false, true, true] {
+            due.run_if(wanted, || {
+                count += 1;
+                std::thread::sleep(Duration::from_millis(5));
+            });
+        }
+        assert_eq!(count, 1);
+        assert!(due.at.expect("a time") > Instant::now() + Duration::from_secs(1));
+    }
+
+    proptest! {
+        #[test]
+        fn issue_31_the_rate_stays_in_its_limits(steps in prop::collection::vec((0u64..u64::MAX, 0u64..u64::MAX), 0..40)) {
+            let mut rate = Rate::default();
+            for (used, passed) in steps {
+                rate.adapt(Duration::from_nanos(used), Duration::from_nanos(passed));
+                prop_assert!((SHORTEST..=LONGEST).contains(&rate.period()));
+            }
+        }
+    }
+}

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The records that the kernel writes into a ring buffer (perf_event_open(2), "MMAP layout"), for events whose samples
+//! hold the instruction address alone.
+
+use perf_event_open_sys::bindings;
+use std::ops::Range;
+
+/// Bytes of `struct perf_event_header`.
+const HEADER: usize = 8;
+
+/// What was read.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub(super) struct Batch {
+    /// Instruction addresses in user space.
+    pub user: Vec<u64>,
+    /// Samples in the kernel, or in a guest of it.
+    pub outside: u64,
+    /// Samples that the kernel had no room for.
+    pub lost: u64,
+}
+
+impl Batch {
+    /// Forgets everything, and keeps the memory.
+    pub(super) fn clear(&mut self) {
+        self.user.clear();
+        (self.outside, self.lost) = (0, 0);
+    }
+
+    /// Adds the records in `bytes`. What follows a record that cannot be right is left out: where the next one begins is
+    /// unknown then.
+    pub(super) fn add(&mut self, mut bytes: &[u8]) {
+        while let Some((kind, misc, body, rest)) = record(bytes) {
+            match kind {
+                bindings::PERF_RECORD_SAMPLE => match word(body, 0) {
+                    Some(address) if misc & CPU_MODE == bindings::PERF_RECORD_MISC_USER => {
+                        self.user.push(address);
+                    }
+                    Some(_) => self.outside += 1,
+                    None => {}
+                },
+                // The id of the event, and how many records were lost.
+                bindings::PERF_RECORD_LOST => {
+                    self.lost = self.lost.saturating_add(word(body, 8).unwrap_or(0));
+                }
+                _ => {}
+            }
+            bytes = rest;
+        }
+    }
+}
+
+/// The bits of `misc` that say in which mode the CPU was.
+const CPU_MODE: u32 = bindings::PERF_RECORD_MISC_CPUMODE_MASK;
+
+/// Splits the first record off: its type, its flags, what follows the header, and the bytes behind it.
+fn record(bytes: &[u8]) -> Option<(u32, u32, &[u8], &[u8])> {
+    let header = bytes.get(..HEADER)?;
+    let half = |at: usize| u16::from_ne_bytes([header[at], header[at + 1]]);
+    let kind = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]);
+    let size = usize::from(half(6));
+    let body = bytes.get(HEADER..size)?;
+    Some((kind, half(4).into(), body, &bytes[size..]))
+}
+
+fn word(body: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_ne_bytes(body.get(at..at + 8)?.try_into().ok()?))
+}
+
+/// Returns which bytes of a ring of `size` bytes are new, in their order: from position `tail` to position `head`, which
+/// only grow. The second piece is empty unless they wrap. `None` if that is more than the ring holds.
+pub(super) fn pieces(tail: u64, head: u64, size: usize) -> Option<[Range<usize>; 2]> {
+    let length = usize::try_from(head.wrapping_sub(tail)).ok().filter(|length| *length <= size)?;
+    let start = if size == 0 { 0 } else { usize::try_from(tail % size as u64).ok()? };
+    let first = length.min(size - start);
+    Some([start..start + first, 0..length - first])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn one(kind: u32, misc: u32, body: &[u64]) -> Vec<u8> {
+        let mut bytes = kind.to_ne_bytes().to_vec();
+        bytes.extend((misc as u16).to_ne_bytes());
+        bytes.extend((8 + 8 * body.len() as u16).to_ne_bytes());
+        bytes.extend(body.iter().flat_map(|word| word.to_ne_bytes()));
+        bytes
+    }
+
+    fn sample(misc: u32, address: u64) -> Vec<u8> {
+        one(bindings::PERF_RECORD_SAMPLE, misc, &[address])
+    }
+
+    fn read(bytes: &[u8]) -> Batch {
+        let mut batch = Batch::default();
+        batch.add(bytes);
+        batch
+    }
+
+    const USER: u32 = bindings::PERF_RECORD_MISC_USER;
+    const KERNEL: u32 = bindings::PERF_RECORD_MISC_KERNEL;
+
+    #[test]
+    fn issue_31_samples_and_losses() {
+        let all = [
+            sample(USER, 0x1234),
+            sample(KERNEL, u64::MAX),
+            one(bindings::PERF_RECORD_LOST, 0, &[9, 30]),
+            one(bindings::PERF_RECORD_THROTTLE, 0, &[1, 2, 3]),
+            // Other bits of the flags, as "the exact address".
+            sample(USER | 1 << 14, 0x5678),
+        ];
+        assert_eq!(read(&all.concat()), Batch { user: vec![0x1234, 0x5678], outside: 1, lost: 30 });
+    }
+
+    #[test]
+    fn issue_31_a_record_that_is_cut_ends_the_batch() {
+        let whole = [sample(USER, 1), sample(USER, 2)].concat();
+        for cut in 16..32 {
+            assert_eq!(read(&whole[..cut]).user, [1], "{cut}");
+        }
+        // A size that does not hold the header, and one that reaches too far.
+        for size in [0_u16, 7, 24] {
+            let mut bad = sample(USER, 1);
+            bad[6..8].copy_from_slice(&size.to_ne_bytes());
+            assert_eq!(read(&bad), Batch::default(), "{size}");
+        }
+        // A sample without an address, and a loss without a number.
+        let short = [
+            one(bindings::PERF_RECORD_SAMPLE, USER, &[]),
+            one(bindings::PERF_RECORD_LOST, 0, &[1]),
+            sample(USER, 5),
+        ];
+        assert_eq!(read(&short.concat()), Batch { user: vec![5], outside: 0, lost: 0 });
+    }
+
+    #[test]
+    fn issue_31_new_bytes_wrap() {
+        assert_eq!(pieces(0, 0, 64), Some([0..0, 0..0]));
+        assert_eq!(pieces(8, 24, 64), Some([8..24, 0..0]));
+        assert_eq!(pieces(64 + 56, 64 + 72, 64), Some([56..64, 0..8]));
+        assert_eq!(pieces(3, 67, 64), Some([3..64, 0..3]));
+        assert_eq!(pieces(0, 65, 64), None);
+        assert_eq!(pieces(8, 0, 64), None);
+        assert_eq!(pieces(0, 0, 0), Some([0..0, 0..0]));
+    }
+
+    proptest! {
+        #[test]
+        fn issue_31_no_bytes_hurt(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let batch = read(&bytes);
+            prop_assert!(batch.user.len() as u64 + batch.outside <= bytes.len() as u64 / 16);
+        }
+
+        #[test]
+        fn issue_31_what_is_written_is_read(addresses in prop::collection::vec(any::<u64>(), 0..40), tail in 0u64..4096) {
+            let size = 1024;
+            let written: Vec<u8> = addresses.iter().flat_map(|address| sample(USER, *address)).collect();
+            let mut ring = vec![0; size];
+            for (at, byte) in (tail..).zip(&written) {
+                ring[at as usize % size] = *byte;
+            }
+            let [first, second] = pieces(tail, tail + written.len() as u64, size).expect("it fits");
+            prop_assert_eq!(read(&[&ring[first], &ring[second]].concat()).user, addresses);
+        }
+
+        #[test]
+        fn issue_31_no_position_leaves_the_ring(tail: u64, more in 0u64..9000, power in 0u32..13) {
+            let size = 1 << power;
+            if let Some(pieces) = pieces(tail, tail.wrapping_add(more), size) {
+                prop_assert!(pieces.iter().all(|piece| piece.start <= piece.end && piece.end <= size));
+                prop_assert_eq!(pieces.iter().map(|piece| piece.len() as u64).sum::<u64>(), more);
+            }
+        }
+    }
+}

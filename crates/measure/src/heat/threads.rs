@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The events of the threads of a process.
+
+use super::records::Batch;
+use super::refusal::Refusal;
+use super::ring::Ring;
+use hugelift_linux::proc::procfs::Process;
+use nix::errno::Errno;
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+/// The most threads that are sampled: each needs a file and 12 kB of locked memory.
+const MOST: usize = 256;
+
+/// The threads that are sampled.
+#[derive(Debug)]
+pub(super) struct Threads {
+    process: Process,
+    rings: HashMap<i32, Ring>,
+    period: Duration,
+    /// No more events can be opened: of files or of memory that may be locked there are no more.
+    full: bool,
+    buffer: Vec<u8>,
+    /// The most threads that the process had.
+    pub(super) all: usize,
+    /// The most threads that were sampled at a time.
+    pub(super) sampled: usize,
+    /// Samples in the kernel are seen.
+    pub(super) sees_kernel: bool,
+}
+
+impl Threads {
+    /// Opens an event for each thread; of more than [`MOST`], for those that have used the most CPU time.
+    ///
+    /// # Errors
+    /// See [`Refusal`]: there is no event for any thread.
+    pub(super) fn open(process: Process, period: Duration) -> Result<Threads, Refusal> {
+        let mut threads = Threads {
+            process,
+            rings: HashMap::new(),
+            period,
+            full: false,
+            buffer: Vec::new(),
+            all: 0,
+            sampled: 0,
+            sees_kernel: true,
+        };
+        let refused = match threads.try_follow() {
+            Err(Errno::EACCES | Errno::EPERM) => {
+                threads.sees_kernel = false;
+                threads.try_follow()
+            }
+            other => other,
+        };
+        match refused {
+            _ if !threads.rings.is_empty() => Ok(threads),
+            Err(errno) => Err(Refusal::of(errno)),
+            Ok(()) => Err(Refusal::Ended),
+        }
+    }
+
+    /// Opens events for new threads, and closes those of threads that have ended.
+    pub(super) fn follow(&mut self) {
+        // A refusal means that there are no more events: `sampled` tells how many there were.
+        let _ = self.try_follow();
+    }
+
+    fn try_follow(&mut self) -> Result<(), Errno> {
+        let list = self.process.threads();
+        let there: HashSet<i32> = list.iter().copied().collect();
+        // Their last samples were read before.
+        self.rings.retain(|thread, _| there.contains(thread));
+        let mut all = list.len();
+        let mut new: Vec<i32> = list.into_iter().filter(|thread| !self.rings.contains_key(thread)).collect();
+        if self.rings.len() + new.len() > MOST && !self.full {
+            let process = self.process;
+            new.sort_by_cached_key(|thread| Reverse(cpu_time(process, *thread)));
+            new.truncate(MOST - self.rings.len());
+            // Later ones are not looked at: their CPU times would have to be read each time.
+            self.full = true;
+        } else if self.full {
+            new.clear();
+        }
+        let mut result = Ok(());
+        for thread in new {
+            match Ring::open(thread, self.period, !self.sees_kernel) {
+                Ok(ring) => _ = self.rings.insert(thread, ring),
+                Err(Errno::ESRCH) => all -= 1,
+                Err(errno) => {
+                    result = Err(errno);
+                    self.full = !self.rings.is_empty();
+                    break;
+                }
+            }
+        }
+        self.all = self.all.max(all);
+        self.sampled = self.sampled.max(self.rings.len());
+        result
+    }
+
+    /// Adds the new samples of all threads.
+    pub(super) fn read(&mut self, batch: &mut Batch) {
+        self.rings.values_mut().for_each(|ring| ring.read(batch, &mut self.buffer));
+    }
+
+    /// Sets the CPU time between two samples of a thread.
+    pub(super) fn set_period(&mut self, period: Duration) {
+        self.period = period;
+        self.rings.values().for_each(|ring| ring.set_period(period));
+    }
+}
+
+/// Returns the CPU time of a thread in nanoseconds, 0 if it is unknown (Documentation/scheduler/sched-stats.rst in
+/// Linux).
+fn cpu_time(process: Process, thread: i32) -> u64 {
+    let text = process.read(&format!("task/{thread}/schedstat")).unwrap_or_default();
+    let first = text.split(|byte| *byte == b' ').next().and_then(|word| std::str::from_utf8(word).ok());
+    first.and_then(|word| word.parse().ok()).unwrap_or(0)
+}

@@ -1,8 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-//! Watches a program while it runs, from one process ([`watcher`]) for all tasks.
-
-pub mod apart;
-pub mod collapse;
-pub mod joiner;
-pub mod perf_map;
-pub mod watcher;

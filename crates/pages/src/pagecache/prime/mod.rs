@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Priming: brings an ELF file's page cache onto huge pages, from where the kernel maps them
+//! huge in every process that maps the file at a congruent address.
+//!
+//! ```text
+//!   read in      under MADV_HUGEPAGE the fault path reads whole huge pages: that suffices for what is
+//!                not in memory, and changes nothing for what is there in small pages
+//!   collapse     MADV_COLLAPSE: where the kernel can, also for a file in use (tmpfs;
+//!                READ_ONLY_THP_FOR_FS)
+//!   drop         fsync, POSIX_FADV_DONTNEED for these huge pages alone, then read in again
+//!   verify       what smaps shows of a new mapping, page by page
+//! ```
+//!
+//! Each step is done only for pages that are still small: pages that are huge already are never dropped.
+//! Nothing is written to the file, and no other file is touched.
+
+mod cache;
+mod holders;
+mod locked;
+mod view;
+
+pub use cache::file_system;
+pub(crate) use cache::open_for_writing;
+pub use locked::Locked;
+
+use hugelift_core::addr::PageSize;
+use hugelift_core::maps::FileId;
+use hugelift_core::prime::{Candidate, FileReport, Holder, Obstacle, SegmentReport, candidates};
+use hugelift_linux::elf::elf_file::ElfFile;
+use hugelift_linux::machine;
+use std::io;
+use std::time::Duration;
+use view::{Advice, View};
+
+/// Huge pages that are mapped together, so that smaps is read once for all of them.
+const BATCH: usize = 64;
+/// How often to drop pages that the kernel keeps (in a queue, under write-back); [`PAUSE`] is between the
+/// tries.
+const TRIES: u32 = 5;
+/// How many huge pages of a file are tried before all others.
+const PROBES: usize = 3;
+/// How often pages are dropped and read in before that counts as a failure.
+const ROUNDS: u32 = 3;
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Returns the size of the huge pages by which a file's page cache can be mapped.
+///
+/// # Errors
+/// [`Obstacle::NoThp`] or [`Obstacle::ThpDisabled`].
+pub fn huge_page() -> Result<PageSize, Obstacle> {
+    let page = machine::thp_page().ok_or(Obstacle::NoThp)?;
+    if machine::thp_disabled(None) { Err(Obstacle::ThpDisabled) } else { Ok(page) }
+}
+
+/// Primes the whole huge pages of `page` in the file's text and read-only data; pages that are huge already
+/// are left as they are. The report calls a page huge only if a mapping made afterwards showed it.
+pub fn prime(file: &ElfFile, page: PageSize) -> FileReport {
+    prime_for(file, 0, page)
+}
+
+/// Does the same as [`prime`] for a file whose loading adds `bias` to the stated addresses.
+pub fn prime_for(file: &ElfFile, bias: u64, page: PageSize) -> FileReport {
+    Job::new(file, bias, page).run(Job::prime_batch)
+}
+
+/// Reports what [`prime`] would find huge now, and the obstacles. It changes nothing: no page of the file is
+/// read into memory or dropped.
+pub fn check(file: &ElfFile, page: PageSize) -> FileReport {
+    Job::new(file, 0, page).run(Job::check_batch)
+}
+
+/// Returns the report on a file of which nothing can be huge, for one reason.
+pub fn blocked(file: &ElfFile, obstacle: &Obstacle) -> FileReport {
+    let mut job = Job::new(file, 0, PageSize::MB2);
+    job.refusal = Some(obstacle.clone());
+    job.run(Job::check_batch)
+}
+
+/// Returns the processes that have the file open for writing, if there are any: such a file is left alone.
+pub fn written(file: &ElfFile) -> Option<Obstacle> {
+    let writers = || holders::writers(file.file());
+    match cache::open_for_writing(file.file()) {
+        Some(true) => Some(Obstacle::BeingWritten(writers())),
+        Some(false) => None,
+        // The kernel grants no leases here: only the processes that can be seen count.
+        None => Some(writers()).filter(|w| !w.is_empty()).map(Obstacle::BeingWritten),
+    }
+}
+
+/// What distinguishes two states of a file: length, modification and change time.
+pub type Stamp = Option<[i64; 5]>;
+
+/// Returns the state that the file is in.
+pub fn stamp(file: &ElfFile) -> Stamp {
+    cache::stamp(file.file())
+}
+
+/// Why a huge page of the file is not huge; `None` if it is.
+type Fate = Option<Obstacle>;
+
+struct Job<'a> {
+    file: &'a ElfFile,
+    page: PageSize,
+    base: PageSize,
+    candidates: Vec<Candidate>,
+    refusal: Fate,
+    /// The file's identity in `/proc/PID/maps`; known once it was mapped.
+    id: Option<FileId>,
+    /// Whether some page of it is huge: then its file system supports huge pages.
+    made: bool,
+}
+
+impl<'a> Job<'a> {
+    fn new(file: &'a ElfFile, bias: u64, page: PageSize) -> Job<'a> {
+        let base = machine::base_page();
+        let len = file.file().metadata().map_or(0, |m| m.len());
+        let candidates = candidates(&file.headers, bias, len, base, page);
+        Job { file, page, base, candidates, refusal: None, id: None, made: false }
+    }
+
+    /// Calls `treat` with all pages in batches, and reports what it returns for each.
+    fn run(mut self, treat: fn(&mut Job<'a>, &[u64]) -> Result<Vec<Fate>, Obstacle>) -> FileReport {
+        let offsets: Vec<u64> = self.candidates.iter().flat_map(|c| c.pages(self.page)).collect();
+        if self.refusal.is_none() && !offsets.is_empty() {
+            self.refusal = written(self.file);
+        }
+        let before = cache::stamp(self.file.file());
+        let mut fates: Vec<Fate> = Vec::new();
+        for batch in offsets.chunks(BATCH) {
+            let done = match &self.refusal {
+                Some(obstacle) => vec![Some(obstacle.clone()); batch.len()],
+                None => treat(&mut self, batch).unwrap_or_else(|o| vec![Some(o); batch.len()]),
+            };
+            fates.extend(done);
+        }
+        let changed = cache::stamp(self.file.file()) != before;
+        let mut fates = fates.into_iter();
+        let mut huge_pages = Vec::new();
+        let segments = self.candidates.iter().map(|candidate| {
+            let mut segment = SegmentReport::new(candidate, self.page);
+            for (offset, fate) in candidate.pages(self.page).zip(fates.by_ref()) {
+                let fate = fate.or_else(|| changed.then_some(Obstacle::Changed));
+                huge_pages.extend(fate.is_none().then_some(offset));
+                segment.book(self.page.bytes(), fate);
+            }
+            segment
+        });
+        let mut report = FileReport::new(self.file.path.clone().into(), segments.collect());
+        report.huge_pages = huge_pages;
+        let headers = &self.file.headers;
+        // The kernel aligns the base of a program to its largest p_align (since Linux 5.10).
+        let aligned = headers.segments.iter().any(|s| s.align >= self.page.bytes());
+        report.random_base = headers.relocatable && headers.interp.is_some() && !aligned;
+        report
+    }
+
+    fn view(&self, offsets: &[u64], advice: Advice) -> Result<View, Obstacle> {
+        View::new(self.file.file(), offsets, self.page, advice).map_err(|e| failed("mmap", &e))
+    }
+
+    /// Returns which pages of the view are mapped huge.
+    fn huge(&mut self, view: &View) -> Result<Vec<bool>, Obstacle> {
+        let (huge, id) = view.huge().map_err(|e| failed("smaps", &e))?;
+        self.id = self.id.or(id);
+        self.made |= huge.contains(&true);
+        Ok(huge)
+    }
+
+    fn prime_batch(&mut self, offsets: &[u64]) -> Result<Vec<Fate>, Obstacle> {
+        if let Some(short) = self.memory_short(offsets)? {
+            return Ok(vec![Some(short); offsets.len()]);
+        }
+        let view = self.view(offsets, Advice::Huge)?;
+        let mut errors: Vec<Fate> = vec![None; offsets.len()];
+        for (i, error) in errors.iter_mut().enumerate() {
+            *error = view.populate(i, self.page).err().map(|e| read_failed(&e));
+        }
+        let found = self.huge(&view)?;
+        let mut small: Vec<usize> =
+            (0..offsets.len()).filter(|&i| !found[i] && errors[i].is_none()).collect();
+        if small.is_empty() {
+            return Ok(errors);
+        }
+        cache::sync(self.file.file());
+        small.iter().for_each(|&i| view.collapse(i));
+        drop(view);
+        // The result of the call is ignored: Linux 6.1 returns EINVAL for pages that it has collapsed.
+        let after = self.view(offsets, Advice::Random)?;
+        small.iter().for_each(|&i| drop(after.populate(i, self.base)));
+        let found = self.huge(&after)?;
+        drop(after);
+        small.retain(|&i| !found[i]);
+        // Pages that are dropped are read in again, charged to this process: they must fit.
+        if let Some(short) = self.does_not_fit(small.len()) {
+            small.drain(..).for_each(|i| errors[i] = Some(short.clone()));
+        }
+        if let Some(none) = self.probe(offsets, &mut small, &mut errors)? {
+            small.drain(..).for_each(|i| errors[i] = Some(none.clone()));
+            self.refusal = Some(none);
+        }
+        // A program that starts between the two steps brings small pages in again.
+        for _ in 0..ROUNDS {
+            let left: Vec<u64> = small.iter().map(|&i| offsets[i]).collect();
+            if left.is_empty() {
+                break;
+            }
+            for (&i, fate) in small.iter().zip(self.drop_and_read(&left)?) {
+                errors[i] = fate;
+            }
+            small.retain(|&i| matches!(errors[i], Some(Obstacle::Fragmented | Obstacle::Stays)));
+        }
+        Ok(errors)
+    }
+
+    /// If none of the file's pages is huge yet, tries some of the small ones first: on a file system without
+    /// huge pages, all would be dropped and read again in vain. Returns that obstacle; else removes those that
+    /// have become huge from `small`.
+    fn probe(
+        &mut self,
+        offsets: &[u64],
+        small: &mut Vec<usize>,
+        fates: &mut [Fate],
+    ) -> Result<Fate, Obstacle> {
+        for i in small.clone().into_iter().take(PROBES) {
+            if self.made {
+                break;
+            }
+            fates[i] = self.drop_and_read(&[offsets[i]])?.remove(0);
+            match &fates[i] {
+                Some(Obstacle::NoLargeFolios(_)) => return Ok(fates[i].clone()),
+                Some(_) => {}
+                None => small.retain(|&j| j != i),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Drops these huge pages, which are in memory as small pages, and reads them in again.
+    fn drop_and_read(&mut self, offsets: &[u64]) -> Result<Vec<Fate>, Obstacle> {
+        let mut users = None;
+        let mut stays = vec![false; offsets.len()];
+        for attempt in 0..TRIES {
+            if attempt > 0 {
+                std::thread::sleep(PAUSE);
+            }
+            let again = offsets.iter().zip(&stays).filter(|(_, stays)| attempt == 0 || **stays);
+            again.for_each(|(&offset, _)| cache::forget(self.file.file(), offset, self.page));
+            let Some(left) = self.resident(offsets)? else { break };
+            stays = left.iter().map(|r| r.any).collect();
+            if !stays.contains(&true) {
+                break;
+            }
+            // Pages that a process maps stay, however often it is tried.
+            if users.get_or_insert_with(|| self.users(offsets)).iter().any(|u| !u.is_empty()) {
+                break;
+            }
+        }
+        let view = self.view(offsets, Advice::Huge)?;
+        let errors: Vec<Fate> =
+            (0..offsets.len()).map(|i| view.populate(i, self.page).err().map(|e| read_failed(&e))).collect();
+        drop(view);
+        let fresh = self.view(offsets, Advice::Random)?;
+        (0..offsets.len()).filter(|&i| errors[i].is_none()).for_each(|i| drop(fresh.populate(i, self.base)));
+        let found = self.huge(&fresh)?;
+        drop(fresh);
+        if !found.contains(&false) {
+            return Ok(errors);
+        }
+        let mut users = self.users(offsets).into_iter();
+        let lacking = self.lacking();
+        let fate = |i: usize, users| match (found[i], &errors[i]) {
+            (true, _) => None,
+            (false, Some(error)) => Some(error.clone()),
+            (false, None) => Some(match users {
+                Some(users) if !Vec::is_empty(&users) => Obstacle::InUse(users),
+                _ if stays[i] => Obstacle::Stays,
+                _ => lacking.clone(),
+            }),
+        };
+        Ok((0..offsets.len()).map(|i| fate(i, users.next())).collect())
+    }
+
+    /// Returns why pages that were read anew are small.
+    fn lacking(&self) -> Obstacle {
+        if self.made || !machine::has_free_block(self.page) {
+            Obstacle::Fragmented
+        } else {
+            Obstacle::NoLargeFolios(cache::file_system(self.file.file()))
+        }
+    }
+
+    fn users(&self, offsets: &[u64]) -> Vec<Vec<Holder>> {
+        match self.id {
+            Some(id) => holders::mappers(id, offsets, self.page),
+            None => vec![Vec::new(); offsets.len()],
+        }
+    }
+
+    /// Returns how much of each of these pages is in memory; `None` if the kernel does not show it to this
+    /// user ([`cache::may_look`]).
+    fn resident(&self, offsets: &[u64]) -> Result<Option<Vec<view::Resident>>, Obstacle> {
+        if !cache::may_look(self.file.file()) {
+            return Ok(None);
+        }
+        let view = self.view(offsets, Advice::Random)?;
+        Ok((0..offsets.len()).map(|i| view.resident(i, self.base).ok()).collect())
+    }
+
+    /// Returns the obstacle if the pages that are not in memory do not fit into it.
+    fn memory_short(&self, offsets: &[u64]) -> Result<Fate, Obstacle> {
+        let resident = self.resident(offsets)?;
+        let absent = |i: &usize| resident.as_ref().is_none_or(|r| !r[*i].any);
+        Ok(self.does_not_fit((0..offsets.len()).filter(absent).count()))
+    }
+
+    /// Returns the obstacle if `pages` huge pages do not fit into the memory that is left.
+    fn does_not_fit(&self, pages: usize) -> Fate {
+        let need = pages as u64 * self.page.bytes();
+        let left = if need > 0 { machine::memory_left_here() } else { 0 };
+        (need > left).then_some(Obstacle::MemoryShort { left, need })
+    }
+
+    fn check_batch(&mut self, offsets: &[u64]) -> Result<Vec<Fate>, Obstacle> {
+        let Some(resident) = self.resident(offsets)? else {
+            return Ok(vec![Some(Obstacle::NotOwner); offsets.len()]);
+        };
+        // Touching pages that are in memory reads nothing from the disk, and nothing ahead.
+        let view = self.view(offsets, Advice::Random)?;
+        (0..offsets.len()).filter(|&i| resident[i].first).for_each(|i| drop(view.populate(i, self.base)));
+        let found = self.huge(&view)?;
+        drop(view);
+        let small = |i: usize| !found[i] && resident[i].any;
+        let mut users = match (0..offsets.len()).any(small) {
+            true => self.users(offsets),
+            false => vec![Vec::new(); offsets.len()],
+        };
+        let mut fate = |i: usize| match (found[i], resident[i].any) {
+            (true, _) => None,
+            (false, false) => Some(Obstacle::NotRead),
+            (false, true) if users[i].is_empty() => Some(Obstacle::NotPrimed),
+            (false, true) => Some(Obstacle::InUse(std::mem::take(&mut users[i]))),
+        };
+        Ok((0..offsets.len()).map(&mut fate).collect())
+    }
+}
+
+fn failed(call: &'static str, error: &dyn std::error::Error) -> Obstacle {
+    Obstacle::Failed { call, error: error.to_string() }
+}
+
+/// Returns the obstacle for a failed read. EFAULT means that the file has become shorter: a touch would have
+/// been SIGBUS.
+fn read_failed(error: &io::Error) -> Obstacle {
+    if error.raw_os_error() == Some(libc::EFAULT) { Obstacle::Changed } else { failed("madvise", error) }
+}
