@@ -151,7 +151,15 @@ if [ ${#chosen[@]} -gt 1 ]; then
   alone=() pure=() experimental=()
   for name in "$work"/programs/*; do
     name=${name##*/}
-    (words_of "$name" && "${words[@]}" --list 2>/dev/null | grep -q ': test$') && alone+=("$name")
+    (words_of "$name" && "${words[@]}" --list 2>/dev/null | grep ': test$') >>"$work/names" && alone+=("$name")
+  done
+  # A word that a renamed test leaves behind in ci/long would choose nothing for good.
+  for word in "${chosen[@]:1}"; do
+    grep -qF -- "$word" "$work/names" || {
+      echo "No test has '$word' in its name."
+      echo "0 passed, 1 failed"
+      exit 1
+    }
   done
 fi
 all=("${alone[@]}" "${experimental[@]}" "${pure[@]}")

@@ -84,26 +84,23 @@ struct Command {
 /// # Errors
 /// The process cannot be read or sampled, or the advice cannot be printed.
 pub fn run(args: &AdviseArgs) -> Result<Exit, Failure> {
-    let report = with_heat(args.pid, &Policy::default(), args.time)?;
+    let (report, heat) = with_heat(args.pid, &Policy::default(), args.time)?;
     let mut tlbs = read_machine(&Tree::default()).tlbs;
     tlbs.retain(|tlb| tlb.kind != "data");
-    let Some(advice) = advice(args.pid, &report, tlbs) else {
-        return Err("the process was not sampled".into());
-    };
+    let advice = advice(args.pid, &report, heat, tlbs);
     console::print(&if args.json { output::json(&advice)? } else { text(&advice) })?;
     Ok(Exit::SUCCESS)
 }
 
-/// Returns what follows from a report with heat; `None` if it has none.
-fn advice(pid: u32, report: &Report, tlbs: Vec<Tlb>) -> Option<Advice> {
-    let heat = report.heat.clone()?;
+/// Returns what follows from the state of a process and the code that it uses.
+fn advice(pid: u32, report: &Report, heat: Heat, tlbs: Vec<Tlb>) -> Advice {
     let code = report.totals.get(&Part::Text).copied().unwrap_or_default();
     let entries = entries(&tlbs, heat.page_size);
     let known = Known { entries, liftable: code.liftable_bytes, huge: code.huge_bytes };
     let (verdict, says) = verdict(&heat, known);
     let program = report.objects.iter().find(|object| object.executable).map(|object| object.path.clone());
     let copy_bytes = report.spans.get(&SpanChoice::Inner).map_or(0, |gain| gain.page_bytes);
-    Some(Advice {
+    Advice {
         version: VERSION,
         pid,
         program,
@@ -114,7 +111,7 @@ fn advice(pid: u32, report: &Report, tlbs: Vec<Tlb>) -> Option<Advice> {
         entries,
         copy_bytes,
         commands: commands(pid, verdict),
-    })
+    }
 }
 
 /// Returns how many pages of code the last TLB holds that is for code alone. One that data shares may hold less.
@@ -171,7 +168,7 @@ fn shares(heat: &Heat) -> String {
     };
     format!(
         "{} samples in {:.1} s: {} in its files, {} in code that it has made itself, {kernel}",
-        thousands(&heat.samples.to_string()),
+        thousands(heat.samples),
         heat.milliseconds as f64 / 1000.0,
         percent(files),
         percent(heat.jit_samples),

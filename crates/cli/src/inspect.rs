@@ -9,6 +9,7 @@ use crate::program::{file_snapshot, path_of};
 use clap::Args;
 use hugelift_core::addr::human_bytes;
 use hugelift_core::elf::ElfError;
+use hugelift_core::heat::Heat;
 use hugelift_core::plan::plan;
 use hugelift_core::policy::{Policy, SpanChoice};
 use hugelift_core::printable::{Escape, quoted};
@@ -71,7 +72,10 @@ pub fn run(args: &InspectArgs) -> Result<Exit, Failure> {
     let policy = args.policy.policy()?;
     let report = match (pid(&args.target), args.heat) {
         (Some(pid), None) => of_process(pid?, &policy)?,
-        (Some(pid), Some(time)) => with_heat(pid?, &policy, time)?,
+        (Some(pid), Some(time)) => {
+            let (report, heat) = with_heat(pid?, &policy, time)?;
+            Report { heat: Some(heat), ..report }
+        }
         (None, None) => of_program(&args.target, &policy)?,
         (None, Some(_)) => return Err(NO_PROCESS.into()),
     };
@@ -116,16 +120,15 @@ pub fn of_process(pid: u32, policy: &Policy) -> Result<Report, Failure> {
     Ok(report)
 }
 
-/// Reports on a process as it is now, and on the code that it uses for `time`.
+/// Reports on a process as it is now, and samples the code that it uses for `time`.
 ///
 /// # Errors
 /// Those of [`of_process`]; it cannot be sampled.
-pub fn with_heat(pid: u32, policy: &Policy, time: Duration) -> Result<Report, Failure> {
-    let mut report = of_process(pid, policy)?;
+pub fn with_heat(pid: u32, policy: &Policy, time: Duration) -> Result<(Report, Heat), Failure> {
+    let report = of_process(pid, policy)?;
     let signals = Signals::block().map_err(|e| format!("signalfd: {e}"))?;
     let heat = heat::sample(pid, time, &signals);
-    report.heat = Some(heat.map_err(|why| format!("cannot sample process {pid}: {why}"))?);
-    Ok(report)
+    Ok((report, heat.map_err(|why| format!("cannot sample process {pid}: {why}"))?))
 }
 
 /// Says why no object was found in the process.

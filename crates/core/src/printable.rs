@@ -15,7 +15,7 @@
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
-use std::fmt::{self, Write as _};
+use std::fmt::{self, Display, Write as _};
 use std::ops::Deref;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -316,8 +316,9 @@ pub fn json<T: Serialize + ?Sized>(value: &T) -> serde_json::Result<String> {
     Ok(out)
 }
 
-/// Returns digits in groups of three: `3213400` as `3 213 400`.
-pub fn thousands(digits: &str) -> String {
+/// Returns a whole number in groups of three digits: `3213400` as `3 213 400`.
+pub fn thousands(number: impl Display) -> String {
+    let digits = number.to_string();
     let mut out = String::new();
     for (i, digit) in digits.chars().enumerate() {
         if i > 0 && (digits.len() - i).is_multiple_of(3) {

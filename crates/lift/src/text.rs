@@ -240,13 +240,12 @@ fn entries(out: &mut String, report: &Report) {
     if small == lifted && small == now {
         return;
     }
-    let now =
-        if report.pid.is_some() { format!("{} now, ", thousands(&now.to_string())) } else { String::new() };
+    let now = if report.pid.is_some() { format!("{} now, ", thousands(now)) } else { String::new() };
     let _ = writeln!(
         out,
         "TLB entries for text and rodata: {} with small pages, {now}{} if all that is liftable is huge",
-        thousands(&small.to_string()),
-        thousands(&lifted.to_string())
+        thousands(small),
+        thousands(lifted)
     );
 }
 

@@ -55,9 +55,11 @@ fn counters(out: &mut String, report: &StatReport) {
     // Cycles and instructions are in several groups, but have one row each.
     for counter in report.counters.iter().filter(|c| shown.insert(c.event)) {
         match counter.scaled {
-            Some(scaled) => {
-                table.row([thousands(&format!("{scaled:.0}")), counter.event.into(), multiplexed(counter)])
-            }
+            Some(scaled) => table.row([
+                thousands(format_args!("{scaled:.0}")),
+                counter.event.into(),
+                multiplexed(counter),
+            ]),
             None => skipped.push(counter.event),
         }
     }
@@ -111,7 +113,7 @@ fn kernel(out: &mut String, report: &StatReport) {
             Scope::Program => "",
             Scope::Machine => " (whole machine)",
         };
-        table.row([thousands(&each.value.to_string()), format!("{}{scope}", each.label)]);
+        table.row([thousands(each.value), format!("{}{scope}", each.label)]);
     }
     if !report.kernel.is_empty() {
         let _ = writeln!(out, "{table}");

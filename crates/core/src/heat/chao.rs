@@ -65,8 +65,7 @@ impl PagesInUse {
 
 impl fmt::Display for PagesInUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [seen, estimate, low, high] =
-            [self.seen, self.estimate, self.low, self.high].map(|n| thousands(&n.to_string()));
+        let [seen, estimate, low, high] = [self.seen, self.estimate, self.low, self.high].map(thousands);
         write!(f, "{seen} seen, {estimate} [{low}, {high}] estimated")
     }
 }

@@ -38,30 +38,28 @@ pub struct Known {
 /// Returns the verdict, and a sentence for a person who knows nothing of TLBs.
 pub fn verdict(heat: &Heat, known: Known) -> (Verdict, String) {
     let Known { entries, liftable, huge } = known;
-    if liftable > 0 && huge >= liftable / 100 * 95 {
+    if liftable > 0 && u128::from(huge) * 100 >= u128::from(liftable) * 95 {
         let huge = human_bytes(huge);
         return (Verdict::Lifted, format!("Its code is on huge pages already: {huge}"));
     }
     let cannot = |why: String| (Verdict::CannotTell, format!("Cannot tell: {why}"));
     let seconds = heat.milliseconds as f64 / 1000.0;
     if heat.user_samples() < ENOUGH {
-        let samples = thousands(&heat.user_samples().to_string());
+        let samples = thousands(heat.user_samples());
         return cannot(format!(
             "it has used too little CPU time in {seconds:.1} s ({samples} samples, of {ENOUGH} at least): \
              ask again while it has work to do"
         ));
     }
     let page = human_bytes(heat.page_size);
-    let pages = |n: u64| {
-        format!("{} pages of {page} ({})", thousands(&n.to_string()), human_bytes(n * heat.page_size))
-    };
+    let pages = |n: u64| format!("{} pages of {page} ({})", thousands(n), human_bytes(n * heat.page_size));
     let Some(entries) = entries else {
         return cannot(format!(
             "its code uses {}, and this CPU does not say how many its TLBs hold",
             pages(heat.pages.estimate)
         ));
     };
-    let held = thousands(&entries.to_string());
+    let held = thousands(entries);
     if heat.pages.low > entries {
         let in_objects: u64 = heat.objects.iter().map(|object| object.samples).sum();
         if in_objects < heat.user_samples() / 2 {
@@ -82,7 +80,7 @@ pub fn verdict(heat: &Heat, known: Known) -> (Verdict, String) {
         );
     }
     if heat.pages.high > entries {
-        let [low, high] = [heat.pages.low, heat.pages.high].map(|n| thousands(&n.to_string()));
+        let [low, high] = [heat.pages.low, heat.pages.high].map(thousands);
         return cannot(format!(
             "its code uses {low} to {high} pages of {page}, and the TLB of this CPU holds {held}: measure it"
         ));
@@ -164,7 +162,12 @@ mod tests {
         let large = heat(9000, [2284, 2900, 3165, 3480]);
         cannot(&large, Known { liftable: 0, ..ZEN }, "none of it can be lifted");
         cannot(&Heat { jit_samples: 9000, objects: vec![], ..large.clone() }, ZEN, "in no file");
-        assert_eq!(verdict(&large, Known { huge: 64 << 20, ..ZEN }).0, Verdict::Lifted);
+        for (liftable, huge, lifted) in
+            [(64 << 20, 64 << 20, true), (64, 61, true), (64, 60, false), (64, 0, false)]
+        {
+            let found = verdict(&large, Known { liftable, huge, ..ZEN }).0;
+            assert_eq!(found == Verdict::Lifted, lifted, "{huge} of {liftable}");
+        }
     }
 
     proptest! {

@@ -44,7 +44,7 @@ fn what(heat: &Heat) -> String {
     match heat.samples {
         0 if heat.ended => format!("no samples: the process ended after {seconds:.1} s"),
         0 => format!("no samples in {seconds:.1} s: the process slept"),
-        n => format!("{} samples of CPU time in {seconds:.1} s{ended}", thousands(&n.to_string())),
+        n => format!("{} samples of CPU time in {seconds:.1} s{ended}", thousands(n)),
     }
 }
 
@@ -74,13 +74,13 @@ fn share(part: u64, all: u64) -> String {
 pub fn notes(heat: &Heat) -> Vec<String> {
     let mut notes = Vec::new();
     if heat.sampled_threads < heat.threads {
-        let [sampled, all] = [heat.sampled_threads, heat.threads].map(|n| thousands(&n.to_string()));
+        let [sampled, all] = [heat.sampled_threads, heat.threads].map(thousands);
         notes.push(format!(
             "{sampled} of {all} threads were sampled: those that had used the most CPU time before"
         ));
     }
     if heat.lost_samples > 0 {
-        notes.push(format!("{} samples were lost", thousands(&heat.lost_samples.to_string())));
+        notes.push(format!("{} samples were lost", thousands(heat.lost_samples)));
     }
     notes
 }

@@ -8,7 +8,6 @@
 //! | `ring` | the event of one thread with its ring buffer |
 //! | `threads` | the events of all threads, or of the busiest of very many |
 //! | `pace` | how often samples are taken, and how often what costs time is repeated |
-//! | [`refusal`] | why a process cannot be sampled |
 //!
 //! Each thread has an event of its own, without inheritance, and the list of threads is read again and again. The other
 //! way is inherited events, which see each new thread at once. The kernel gives those a buffer for each CPU only, so
@@ -17,26 +16,36 @@
 
 mod pace;
 mod records;
-pub mod refusal;
 mod ring;
 mod threads;
 
 use crate::perf::counters::raise_file_limit;
+use crate::perf::refusal::PerfError;
 use crate::perf::workload::{Event, Signals, wait_for};
 use hugelift_core::heat::Heat;
 use hugelift_core::heat::places::Place;
 use hugelift_core::heat::tally::Tally;
-use hugelift_linux::proc::procfs::Process;
+use hugelift_linux::proc::clock::cpu_time_of_thread;
+use hugelift_linux::proc::procfs::{ProcError, Process};
 use hugelift_linux::proc::snapshot;
-use nix::time::{ClockId, clock_gettime};
 use pace::{Due, Rate};
 use records::Batch;
-use refusal::Refusal;
 use std::time::{Duration, Instant};
 use threads::Threads;
 
 /// The time between two readings of the ring buffers. They hold the samples of twice that time.
 const INTERVAL: Duration = Duration::from_millis(250);
+
+/// Why there are no samples.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// The kernel opens no event.
+    #[error(transparent)]
+    Perf(#[from] PerfError),
+    /// The process cannot be read.
+    #[error(transparent)]
+    Proc(#[from] ProcError),
+}
 
 /// Samples a process for `time`, or until it ends or a signal arrives. If there are no samples, it slept.
 ///
@@ -62,14 +71,14 @@ pub fn sample(pid: u32, time: Duration, signals: &Signals) -> Result<Heat, Refus
         ended = event == Event::Ended;
         over = ended || matches!(event, Event::Signal(..)) || began.elapsed() >= time;
 
-        let (before, cpu) = (read_at, cpu_time());
+        let (before, cpu) = (read_at, cpu_time_of_thread());
         read_at = Instant::now();
         batch.clear();
         threads.read(&mut batch);
         batch.user.iter().for_each(|address| tally.add(*address));
         outside += batch.outside;
         lost += batch.lost;
-        if rate.adapt(cpu_time().saturating_sub(cpu), read_at - before) {
+        if rate.adapt(cpu_time_of_thread().saturating_sub(cpu), read_at - before) {
             threads.set_period(rate.period());
         }
         list.run_if(!over, || threads.follow());
@@ -104,11 +113,6 @@ fn heat(tally: &Tally, time: Duration, kernel_samples: Option<u64>) -> Heat {
         pages: tally.pages(),
         objects,
     }
-}
-
-/// Returns the CPU time of the calling thread.
-fn cpu_time() -> Duration {
-    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
 #[cfg(test)]

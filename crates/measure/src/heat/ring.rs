@@ -2,6 +2,7 @@
 //! The event of one thread, with the ring buffer that the kernel fills.
 
 use super::records::{Batch, pieces};
+use hugelift_linux::machine::base_page;
 use nix::errno::Errno;
 use perf_event_open_sys::bindings::{self, perf_event_attr, perf_event_mmap_page};
 use perf_event_open_sys::ioctls;
@@ -48,9 +49,7 @@ impl Ring {
             }
             OwnedFd::from_raw_fd(fd)
         };
-        // SAFETY: sysconf(3): an integer.
-        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-        let page = usize::try_from(page).map_err(|_| Errno::EINVAL)?;
+        let page = usize::try_from(base_page().bytes()).map_err(|_| Errno::EINVAL)?;
         let size = LEAST.max(page);
         let (access, fd) = (libc::PROT_READ | libc::PROT_WRITE, event.as_raw_fd());
         // SAFETY: mmap(2) at a new address: of the event's positions and ring, which nothing else maps.

@@ -24,10 +24,11 @@ fn of(victim: &Victim, millis: u64) -> Option<Heat> {
     let signals = Signals::block().expect("signals");
     match sample(victim.0.id(), Duration::from_millis(millis), &signals) {
         Ok(heat) => Some(heat),
-        Err(why) => {
+        Err(why @ Refusal::Perf(PerfError::Denied { .. } | PerfError::NoCall)) => {
             println!("SKIP: {why}");
             None
         }
+        Err(why) => panic!("{why}"),
     }
 }
 

@@ -2,8 +2,8 @@
 //! The events of the threads of a process.
 
 use super::records::Batch;
-use super::refusal::Refusal;
 use super::ring::Ring;
+use crate::perf::refusal::PerfError;
 use hugelift_linux::proc::procfs::Process;
 use nix::errno::Errno;
 use std::cmp::Reverse;
@@ -34,8 +34,8 @@ impl Threads {
     /// Opens an event for each thread; of more than [`MOST`], for those that have used the most CPU time.
     ///
     /// # Errors
-    /// See [`Refusal`]: there is no event for any thread.
-    pub(super) fn open(process: Process, period: Duration) -> Result<Threads, Refusal> {
+    /// There is no event for any thread.
+    pub(super) fn open(process: Process, period: Duration) -> Result<Threads, PerfError> {
         let mut threads = Threads {
             process,
             rings: HashMap::new(),
@@ -55,8 +55,8 @@ impl Threads {
         };
         match refused {
             _ if !threads.rings.is_empty() => Ok(threads),
-            Err(errno) => Err(Refusal::of(errno)),
-            Ok(()) => Err(Refusal::Ended),
+            Err(errno) => Err(PerfError::of(errno, threads.all)),
+            Ok(()) => Err(PerfError::Vanished),
         }
     }
 
@@ -77,7 +77,7 @@ impl Threads {
             let process = self.process;
             new.sort_by_cached_key(|thread| Reverse(cpu_time(process, *thread)));
             new.truncate(MOST - self.rings.len());
-            // Later ones are not looked at: their CPU times would have to be read each time.
+            // Later ones are left out: the CPU times of all would have to be read each time.
             self.full = true;
         } else if self.full {
             new.clear();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Counters of a program's threads, by perf_event_open(2).
 
+use crate::perf::refusal::PerfError;
 use crate::pmu::Count;
 use nix::errno::Errno;
 use perf_event_open_sys::bindings::{self, perf_event_attr};
@@ -55,37 +56,6 @@ impl Code {
     pub(crate) fn tracepoint(id: u64) -> Code {
         Code { pmu: bindings::PERF_TYPE_TRACEPOINT, config: id }
     }
-}
-
-/// Why events cannot be counted.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum PerfError {
-    /// The kernel has no such PMU or event.
-    #[error("this machine has no PMU, like most guests (the host must pass one on: qemu -cpu host,pmu=on)")]
-    NoPmu,
-    /// Permissions.
-    #[error(
-        "perf_event_open: {errno}; kernel.perf_event_paranoid is {paranoid}: for your own programs \
-         echo 2 > /proc/sys/kernel/perf_event_paranoid; for others' be their user or root; a container needs CAP_PERFMON"
-    )]
-    Denied {
-        /// The kernel's answer.
-        errno: Errno,
-        /// The value of the setting, or "not there".
-        paranoid: String,
-    },
-    /// The threads need more files than the limit of open files.
-    #[error("{threads} threads need more open files than 'ulimit -n' allows")]
-    Files {
-        /// Threads of the process.
-        threads: usize,
-    },
-    /// All threads have ended.
-    #[error("the process has ended")]
-    Vanished,
-    /// Anything else.
-    #[error("perf_event_open: {0}")]
-    Os(Errno),
 }
 
 /// When counting begins.
@@ -159,7 +129,7 @@ impl Counters {
                     Err(errno @ (Errno::ENOENT | Errno::EOPNOTSUPP | Errno::ENODEV | Errno::EINVAL)) => {
                         last = if errno == Errno::EINVAL { PerfError::Os(errno) } else { PerfError::NoPmu };
                     }
-                    Err(errno) => return Err(explain(errno, threads.len())),
+                    Err(errno) => return Err(PerfError::of(errno, threads.len())),
                 }
             }
         }
@@ -260,18 +230,6 @@ fn read_one(mut file: &File) -> Option<Count> {
     file.read_exact(&mut bytes).ok()?;
     let word = |i: usize| u64::from_ne_bytes(std::array::from_fn(|b| bytes[8 * i + b]));
     Some(Count { value: word(0), enabled_ns: word(1), running_ns: word(2) })
-}
-
-fn explain(errno: Errno, threads: usize) -> PerfError {
-    match errno {
-        Errno::EACCES | Errno::EPERM => {
-            let paranoid = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid");
-            let paranoid = paranoid.map_or("not there".into(), |text| text.trim().to_string());
-            PerfError::Denied { errno, paranoid }
-        }
-        Errno::EMFILE | Errno::ENFILE => PerfError::Files { threads },
-        other => PerfError::Os(other),
-    }
 }
 
 /// Raises the soft limit of open files to the hard limit.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! This machine's PMU, with the table of the events that count page walks.
 
-use crate::perf::counters::{Code, Counters, PerfError, Start, find_pmu};
+use crate::perf::counters::{Code, Counters, Start, find_pmu};
+use crate::perf::refusal::PerfError;
 use crate::pmu::{Cpu, Model, model_of, parse_cpuinfo};
 
 /// A PMU, and the table of its events.

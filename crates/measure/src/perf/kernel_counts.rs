@@ -5,7 +5,8 @@
 //! Where perf_event_open(2) is refused (by default in containers), the page faults are read from
 //! /proc/PID/stat.
 
-use crate::perf::counters::{Code, Counters, PerfError, Start};
+use crate::perf::counters::{Code, Counters, Start};
+use crate::perf::refusal::PerfError;
 use crate::pmu::report::{KernelCount, Scope};
 use hugelift_linux::proc::procfs::Process;
 use std::collections::BTreeMap;

@@ -6,11 +6,13 @@
 //! | [`counters`] | the counters of some threads, group by group |
 //! | [`hardware`] | this machine's PMU with the table of its events |
 //! | [`kernel_counts`] | what the kernel counts with or without a PMU |
+//! | [`refusal`] | why events cannot be counted or sampled |
 //! | `walks` | the share of cycles that a few processes spend in page walks |
 //! | [`workload`] | a program that is started to be counted, and waiting for its end |
 
 pub mod counters;
 pub mod hardware;
 pub mod kernel_counts;
+pub mod refusal;
 pub(crate) mod walks;
 pub mod workload;
