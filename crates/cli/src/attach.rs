@@ -2,6 +2,7 @@
 //! `hugelift attach` and `hugelift restore`: lift processes that run already, and give them their files'
 //! own pages back. [`hugelift_lift::attach`] does it.
 
+mod hot;
 mod row;
 mod select;
 mod watch;
@@ -11,6 +12,8 @@ use crate::failure::{Exit, Failure};
 use crate::options::{ChildrenChoice, PolicyArgs, SeccompChoice, heading};
 use crate::output;
 use clap::Args;
+use hot::HotArgs;
+use hugelift_core::policy::Copies;
 use hugelift_core::printable::Untrusted;
 use hugelift_core::quantity;
 use hugelift_core::report::VERSION;
@@ -40,6 +43,9 @@ pub struct AttachArgs {
 
     #[command(flatten)]
     policy: PolicyArgs,
+
+    #[command(flatten)]
+    hot: HotArgs,
 
     /// Stay, and lift these processes, those that match later and what they open later, each when that is worth
     /// its cost. Ends at SIGINT or SIGTERM, or with the last process if only PIDs are given. What is lifted stays.
@@ -116,6 +122,7 @@ pub fn run_attach(args: &AttachArgs) -> Result<Exit, Failure> {
         cpu: args.cpu_budget,
         added: args.add,
         copies_only: false,
+        copies: Copies::All,
     };
     if args.watch {
         let ShownArgs { json, verbose, .. } = args.shown;
@@ -125,7 +132,11 @@ pub fn run_attach(args: &AttachArgs) -> Result<Exit, Failure> {
         return watch::run(args.select.selection()?, how);
     }
     let change = if args.dry_run { preview } else { attach_to };
-    each(&args.select, &args.shown, |chosen| change(chosen, &options))
+    let sampling = args.hot.sampling();
+    each(&args.select, &args.shown, |chosen| match &sampling {
+        None => change(chosen, &options),
+        Some(sampling) => sampling.change(chosen, &options, change),
+    })
 }
 
 /// Restores the processes.

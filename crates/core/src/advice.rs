@@ -137,6 +137,7 @@ impl Reason {
                 format!("{}; or use --backing auto", about.prime_replacing())
             }
             Reason::CopiedLater => run("--eager "),
+            Reason::Cold => format!("hugelift attach {}", running.as_ref()?),
             reason if reason.is_cured_by_own_pages() => {
                 return Some(about.moves.then(|| separate(&about.object)));
             }

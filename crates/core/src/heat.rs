@@ -4,21 +4,23 @@
 //! | module | holds |
 //! |---|---|
 //! | `chao` | how many pages are in use, by those that were seen |
+//! | [`hot`] | the huge pages that are worth a copy |
 //! | [`places`] | which object an address belongs to |
 //! | [`tally`] | samples by place and page |
 //! | [`verdict`] | whether huge pages may pay |
 
 mod chao;
+pub mod hot;
 pub mod places;
 pub mod tally;
 pub mod verdict;
 
+use crate::addr::PageSize;
 use crate::printable::{Escape, Untrusted};
 pub use chao::PagesInUse;
+pub use hot::HOT_PERCENT;
+use hot::HotCode;
 use serde::Serialize;
-
-/// The share of its samples that the hot huge pages of an object hold at least, in percent.
-pub const HOT_PERCENT: u64 = 99;
 
 /// The code that a process used while it was sampled.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -86,6 +88,13 @@ impl ObjectHeat {
 }
 
 impl Heat {
+    /// Returns the huge pages of its objects that are worth a copy, at most `budget` bytes of them.
+    pub fn hot(&self, budget: u64) -> HotCode {
+        let spans = self.objects.iter().flat_map(|object| &object.spans);
+        let page = PageSize::new(self.huge_page_size).unwrap_or(PageSize::MB2);
+        HotCode::choose(spans.map(|span| (span.start, span.samples)), page, budget)
+    }
+
     /// Returns the samples outside of the kernel.
     pub fn user_samples(&self) -> u64 {
         self.samples - self.kernel_samples.unwrap_or(0)

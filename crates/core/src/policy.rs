@@ -2,6 +2,7 @@
 //! What the user asked for.
 
 use crate::addr::{PageSize, Range};
+use crate::heat::hot::HotCode;
 use crate::placement::Placement;
 use crate::snapshot::{Object, Part};
 use globset::{Glob, GlobSet, GlobSetBuilder};
@@ -170,13 +171,26 @@ impl fmt::Display for SpanChoice {
 
 /// Whether text and rodata may be copied. It does not restrict what is huge without a new copy, in the page
 /// cache or in an entry of the store that exists.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Copies {
     /// All that the backings allow.
     #[default]
     All,
     /// Nothing yet: it is copied while the program runs, when that is worth its cost ([`crate::worth`]).
     Later,
+    /// Only the code that the process was seen to use. Nothing is added to the store, whose entries hold whole objects.
+    Hot(HotCode),
+}
+
+impl Copies {
+    /// Returns whether all of `range` may be copied.
+    pub fn allow(&self, range: Range) -> bool {
+        match self {
+            Copies::All => true,
+            Copies::Later => false,
+            Copies::Hot(hot) => hot.covers(range),
+        }
+    }
 }
 
 /// What to lift, and onto what.

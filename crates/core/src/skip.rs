@@ -104,6 +104,8 @@ pub enum Reason {
     SmallerPages(PageSize),
     /// It is copied while the program runs, when that is worth its cost.
     CopiedLater,
+    /// No sample of the process's code fell on it, or too few.
+    Cold,
     /// A step of the lift failed and was undone.
     Failed(Backing, Fault),
     /// It could be lifted, but was not.
@@ -142,6 +144,7 @@ impl Reason {
             Reason::NotStored(_) => "not-stored",
             Reason::SmallerPages(_) => "smaller-pages",
             Reason::CopiedLater => "copied-later",
+            Reason::Cold => "cold",
             Reason::Failed(_, Fault::NotHuge { .. }) => "fragmented",
             Reason::Failed(..) => "failed",
             Reason::NotLifted => "not-lifted",
@@ -257,6 +260,7 @@ impl Reason {
             | Reason::SmallFolios
             | Reason::NotCongruent(_)
             | Reason::CopiedLater
+            | Reason::Cold
             | Reason::NotAligned(_)
             | Reason::NotLifted
             | Reason::Excluded
@@ -345,6 +349,7 @@ impl fmt::Display for Reason {
                 f,
                 "copied while it runs, once it has used {RATIO} times the CPU time that the copy takes"
             ),
+            Reason::Cold => f.write_str("too few samples fell on it while the process was sampled"),
             Reason::Failed(backing, fault) => write!(f, "{backing}: {fault}"),
             Reason::NotLifted => f.write_str("could be lifted"),
         }

@@ -58,7 +58,11 @@ fn hint(reason: &Reason, about: &About) -> Option<String> {
         // The store says how the command makes a copy. The library makes its own.
         Reason::NotStored(not) => return not.hint.clone().filter(|hint| !hint.contains("hugelift run")),
         // What only a program that has not begun can have, and what only one that is not lifted at all lacks.
-        Reason::NotAligned(_) | Reason::CopiedLater | Reason::NotFor(..) | Reason::NotLifted => return None,
+        Reason::NotAligned(_)
+        | Reason::CopiedLater
+        | Reason::Cold
+        | Reason::NotFor(..)
+        | Reason::NotLifted => return None,
         _ => return reason.hint(),
     })
 }

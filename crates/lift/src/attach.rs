@@ -23,7 +23,7 @@ use change::{millis, report};
 use hugelift_core::addr::{Range, human_bytes};
 use hugelift_core::collapse::{Budget, Collapsed};
 use hugelift_core::plan::plan;
-use hugelift_core::policy::{Backing, Policy, SpanChoice};
+use hugelift_core::policy::{Backing, Copies, Policy, SpanChoice};
 use hugelift_core::printable::Untrusted;
 use hugelift_core::restore::{Replaced, replaced};
 use hugelift_core::snapshot::{Part, Snapshot};
@@ -50,6 +50,14 @@ pub struct AttachOptions {
     pub added: u64,
     /// Text and rodata get only what [`restore`] undoes: copies, no huge pages of the page cache.
     pub copies_only: bool,
+    /// Which text and rodata may be copied.
+    pub copies: Copies,
+}
+
+impl AttachOptions {
+    fn policy(&self) -> Result<Policy, String> {
+        Ok(Policy { copies: self.copies.clone(), ..self.policy.policy()? })
+    }
 }
 
 /// Lifts text, read-only data and data of a running process, and collapses its anonymous memory.
@@ -63,7 +71,7 @@ pub fn attach(chosen: Chosen, options: &AttachOptions) -> Result<Change, String>
 fn attach_reached(chosen: Chosen, options: &AttachOptions) -> Result<Change, String> {
     let pid = chosen.pid;
     let began = Instant::now();
-    let mut policy = options.policy.policy()?;
+    let mut policy = options.policy()?;
     let Running { mapped, anonymous, notes } = Running::of(&mut policy, options.copies_only);
     policy.parts = mapped;
     let seccomp = options.seccomp;
@@ -94,7 +102,7 @@ fn attach_reached(chosen: Chosen, options: &AttachOptions) -> Result<Change, Str
 /// # Errors
 /// One line: how much of them it could not make, and why.
 pub fn could_lift_again(chosen: Chosen, options: &AttachOptions) -> Result<(), String> {
-    let mut policy = options.policy.policy()?;
+    let mut policy = options.policy()?;
     policy.parts = Running::of(&mut policy, options.copies_only).mapped;
     lift::again(chosen, &policy, options.seccomp)
 }
@@ -108,7 +116,7 @@ pub fn preview(chosen: Chosen, options: &AttachOptions) -> Result<Change, String
 }
 
 fn preview_reached(chosen: Chosen, options: &AttachOptions) -> Result<Change, String> {
-    let mut policy = options.policy.policy()?;
+    let mut policy = options.policy()?;
     let Running { mapped, anonymous, notes } = Running::of(&mut policy, options.copies_only);
     policy.parts = mapped;
     let mut change = match policy.parts.is_empty() {

@@ -17,16 +17,21 @@ fn program() -> PathBuf {
 }
 
 /// The program with pages of code, killed when it is dropped.
-struct Pages {
+pub struct Pages {
     child: Child,
     /// The addresses of its hot functions.
-    start: u64,
-    end: u64,
+    pub start: u64,
+    pub end: u64,
 }
 
 impl Pages {
     fn start(args: &[&str]) -> Pages {
-        let mut child = Command::new(program())
+        Pages::of(&program(), args)
+    }
+
+    /// Starts a program that was built from `pages.c`.
+    pub fn of(program: &Path, args: &[&str]) -> Pages {
+        let mut child = Command::new(program)
             .args(args)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -42,7 +47,7 @@ impl Pages {
         Pages { start: address(1), end: address(2), child }
     }
 
-    fn pid(&self) -> String {
+    pub fn pid(&self) -> String {
         self.child.id().to_string()
     }
 

@@ -14,6 +14,7 @@ mod compare_pictures;
 mod docs;
 mod doctor;
 mod heat;
+mod heat_lift;
 mod inspect;
 mod install;
 mod keep;

@@ -5,7 +5,8 @@
  *
  * calls the first HOT of them. It prints "ready" with the addresses of the first of these and of what is behind the
  * last. With SECONDS it ends by SIGALRM; with `jit` it calls a copy of the first function in memory of its own; with
- * THREADS it has so many threads that sleep. With HOT 0 it sleeps. */
+ * THREADS it has so many threads that sleep. With HOT 0 it sleeps. With -DWIDE its functions begin on a huge page, and
+ * code that it never calls lies before and behind them. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdio.h>
@@ -15,6 +16,12 @@
 #include <unistd.h>
 
 #define PAGE 4096
+
+#ifdef WIDE
+#define COLD(megabytes) __asm__(".text\n.balign 0x200000\n.fill " megabytes " << 20, 1, 0\n.balign 0x200000\n")
+#else
+#define COLD(megabytes) __asm__("")
+#endif
 
 #define F(n) \
 	__attribute__((noinline, aligned(PAGE))) unsigned f##n(unsigned x) \
@@ -27,7 +34,10 @@
 #define TENS(p) TEN(F, p)
 #define HUNDRED(p) \
 	TENS(p##0) TENS(p##1) TENS(p##2) TENS(p##3) TENS(p##4) TENS(p##5) TENS(p##6) TENS(p##7) TENS(p##8) TENS(p##9)
+COLD("4");
 HUNDRED(0) HUNDRED(1) HUNDRED(2) HUNDRED(3) HUNDRED(4) HUNDRED(5) HUNDRED(6) HUNDRED(7) HUNDRED(8) HUNDRED(9)
+
+COLD("6");
 
 static void *asleep(void *unused)
 {

@@ -15,7 +15,7 @@ use crate::snapshot::{Extent, Part, Snapshot};
 
 /// Does the work of [`super::plan`].
 pub(super) fn plan(snapshot: &Snapshot, policy: &Policy) -> Plan {
-    let extents = cut(joined(snapshot.extents()), policy.within);
+    let extents = cut(joined(snapshot.extents()), policy);
     let mut planner = Planner::new(snapshot, policy);
     for extent in &extents {
         planner.consider(*extent);
@@ -30,7 +30,7 @@ pub(super) fn plan(snapshot: &Snapshot, policy: &Policy) -> Plan {
 /// Does the work of [`super::shareable`].
 pub(super) fn shareable(snapshot: &Snapshot, policy: &Policy) -> Vec<(usize, Part, Range)> {
     let Some(page) = usual_page(&snapshot.machine, Backing::Shared) else { return Vec::new() };
-    let extents = cut(joined(snapshot.extents()), policy.within).into_iter();
+    let extents = cut(joined(snapshot.extents()), policy).into_iter();
     let refusals = Refusals::new(snapshot, policy);
     let wanted = extents.filter(|e| !e.part.is_writable() && refusals.of(e).is_none());
     wanted.filter_map(|extent| Some((extent.object, extent.part, extent.range.inner(page)?))).collect()
@@ -54,17 +54,25 @@ fn joined(extents: Vec<Extent>) -> Vec<Extent> {
     out
 }
 
-/// Cuts extents in two where the wanted addresses begin and end.
-fn cut(extents: Vec<Extent>, within: Option<Range>) -> Vec<Extent> {
-    let Some(within) = within else { return extents };
-    let pieces = |extent: Extent| {
-        let inside = extent.range.intersect(within);
-        let mut ranges = inside.map_or(vec![extent.range], |inside| extent.range.minus(inside));
-        ranges.extend(inside);
-        ranges.sort();
-        ranges.into_iter().map(move |range| Extent { range, ..extent })
+/// Cuts extents in two where the wanted addresses begin and end, and where code in use does.
+fn cut(mut extents: Vec<Extent>, policy: &Policy) -> Vec<Extent> {
+    let hot = match &policy.copies {
+        Copies::Hot(hot) => hot.ranges(),
+        Copies::All | Copies::Later => &[],
     };
-    extents.into_iter().flat_map(pieces).collect()
+    for range in policy.within.iter().chain(hot) {
+        extents = extents.into_iter().flat_map(|extent| cut_at(extent, *range)).collect();
+    }
+    extents
+}
+
+/// Cuts an extent where `range` begins and ends.
+fn cut_at(extent: Extent, range: Range) -> impl Iterator<Item = Extent> {
+    let inside = extent.range.intersect(range);
+    let mut ranges = inside.map_or(vec![extent.range], |inside| extent.range.minus(inside));
+    ranges.extend(inside);
+    ranges.sort();
+    ranges.into_iter().map(move |range| Extent { range, ..extent })
 }
 
 struct Planner<'a> {
@@ -154,7 +162,11 @@ impl<'a> Planner<'a> {
     /// Explains the pieces `left` of an extent by `reason`, or by the user's choice to copy them later.
     fn explain_left(&mut self, unlifted: &Unlifted, left: Vec<Range>, reason: &Reason) {
         let is_later = !self.copies_all_of(unlifted.extent) && self.may_copy(unlifted.candidates);
-        let reason = if is_later { &Reason::CopiedLater } else { reason };
+        let reason = match self.policy.copies {
+            Copies::Hot(_) if is_later => &Reason::Cold,
+            _ if is_later => &Reason::CopiedLater,
+            _ => reason,
+        };
         for piece in left {
             self.explain(unlifted, piece, reason);
         }
@@ -176,7 +188,7 @@ impl<'a> Planner<'a> {
 
     /// Returns whether the policy lets every page of `extent` be copied.
     fn copies_all_of(&self, extent: &Extent) -> bool {
-        extent.part.is_writable() || self.policy.copies == Copies::All
+        extent.part.is_writable() || self.policy.copies.allow(extent.range)
     }
 
     /// Makes `spans` of what the page cache holds. The first of `candidates` is the page cache, the

@@ -79,6 +79,7 @@ fn reasons() -> Vec<Reason> {
         Reason::NotStored(not_stored),
         Reason::SmallerPages(PageSize::new(64 << 10).expect("a size")),
         Reason::CopiedLater,
+        Reason::Cold,
         Reason::Failed(Backing::Thp, Fault::NotHuge { got: 4 << 20, want: 24 << 20 }),
         Reason::Failed(Backing::Thp, Fault::Kept("the file was changed meanwhile".into())),
         Reason::NotLifted,

@@ -248,7 +248,8 @@ fn rest_of_plan(pid: u32, before: &Snapshot, policy: &Policy) -> Plan {
     let is_done = |span: &Span| is_copy(span.range) || is_cached(span) || span.part.is_writable();
     plan.spans.retain(|span| !(is_done(span) && is_huge(pid, span.range)));
     plan.skips.retain(|skip| {
-        skip.reason != Reason::CopiedLater || !(is_copy(skip.range) && is_huge(pid, skip.range))
+        let is_spared = matches!(skip.reason, Reason::CopiedLater | Reason::Cold);
+        !(is_spared && is_copy(skip.range) && is_huge(pid, skip.range))
     });
     plan
 }

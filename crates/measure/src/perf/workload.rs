@@ -52,7 +52,7 @@ impl Signals {
     }
 
     /// Restores the mask and SIGCHLD as the caller had them, for the program.
-    fn restore(&self) {
+    pub fn restore(&self) {
         // SAFETY: sigaction(2): the disposition was default or ignored at this process's execve(2).
         let _ = unsafe { signal(Signal::SIGCHLD, self.child) };
         let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&self.before), None);

@@ -182,7 +182,7 @@ pub fn preview(snapshot: &Snapshot, policy: &Policy) -> Stored {
                 stored.copies.push(copy);
                 continue;
             }
-            Ok(_) | Err(StoreError::Missing { .. }) if policy.copies == Copies::Later => StoreError::Later,
+            Ok(_) | Err(StoreError::Missing { .. }) if policy.copies != Copies::All => StoreError::Later,
             Ok(_) | Err(StoreError::Missing { .. }) => match budget.take(Cost::copy(range.len())) {
                 Ok(()) => {
                     stored.copies.push(copy);

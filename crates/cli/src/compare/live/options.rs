@@ -7,7 +7,7 @@ use crate::failure::Failure;
 use crate::options::{BackingChoice, PartChoice, SeccompChoice};
 use crate::process_id;
 use clap::{Args, ValueEnum};
-use hugelift_core::policy::{PageChoice, SpanChoice};
+use hugelift_core::policy::{Copies, PageChoice, SpanChoice};
 use hugelift_core::quantity;
 use hugelift_lift::attach::AttachOptions;
 use hugelift_lift::options::{DataBacking, PolicyOptions, Seccomp};
@@ -152,6 +152,7 @@ impl Options {
                 cpu: Duration::ZERO,
                 added: 0,
                 copies_only: true,
+                copies: Copies::All,
             },
             higher_is_better: server.higher_is_better || matches!(metric, Metric::Counter { .. }),
             metric,

@@ -3,6 +3,7 @@
 
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::elf::{Headers, Machine as Arch, Segment, Stretch};
+use hugelift_core::heat::hot::HotCode;
 use hugelift_core::maps::{FileId, Mapping, Prot};
 use hugelift_core::placement::Placement;
 use hugelift_core::plan::shareable;
@@ -336,7 +337,10 @@ fn within() -> impl Strategy<Value = Option<Range>> {
     prop_oneof![19 => Just(None), 1 => range]
 }
 
-/// Generates permission to copy now or later.
+/// Generates permission to copy now, later, or only what is in use.
 fn copies() -> impl Strategy<Value = Copies> {
-    prop_oneof![2 => Just(Copies::All), 1 => Just(Copies::Later)]
+    let span = (0..1_u64 << 14).prop_map(|n| (n << 21, 1));
+    let spans = vec(span, 0..300);
+    let hot = spans.prop_map(|spans| Copies::Hot(HotCode::choose(spans, PageSize::MB2, u64::MAX)));
+    prop_oneof![2 => Just(Copies::All), 1 => Just(Copies::Later), 1 => hot]
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What must hold for every plan.
 
-use hugelift_core::addr::{Addr, Range};
+use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::apply::apply;
 use hugelift_core::elf::Segment;
 use hugelift_core::maps::{Mapping, Prot};
@@ -17,8 +17,9 @@ fn is_copy(attempt: &Attempt) -> bool {
 
 /// No attempt copies more of text and rodata than the policy allows.
 fn within_what_may_be_copied(policy: &Policy, plan: &Plan) {
-    let mut attempts = plan.spans.iter().filter(|s| !s.part.is_writable()).flat_map(|s| &s.attempts);
-    assert!(policy.copies == Copies::All || !attempts.any(is_copy), "{plan:?}");
+    let constant = plan.spans.iter().filter(|span| !span.part.is_writable());
+    let mut copied = constant.filter(|span| span.attempts.iter().any(is_copy));
+    assert!(copied.all(|span| policy.copies.allow(span.range)), "{plan:?}");
 }
 
 /// Compares the plan with one under a policy that allows all copies: of what that plan lifts of text and
@@ -29,7 +30,10 @@ pub fn all_that_is_due(snapshot: &Snapshot, policy: &Policy, plan: &Plan) -> usi
     let lacks = |plan: &Plan| plan.skips.iter().any(|s| s.reason.is_remediable());
     // Memory that does not suffice for all spans may suffice for some, and for others if a large part
     // finds no gap.
-    let other_rules = policy.span != SpanChoice::Inner || policy.page == PageChoice::Mixed;
+    // Code in use is cut at pages of 2 MB, which are not huge on every machine.
+    let other_rules = policy.span != SpanChoice::Inner
+        || policy.page == PageChoice::Mixed
+        || (matches!(policy.copies, Copies::Hot(_)) && snapshot.machine.thp_page != Some(PageSize::MB2));
     if policy.copies == Copies::All || other_rules || lacks(&all) || lacks(plan) {
         return 0;
     }
