@@ -8,6 +8,7 @@ mod backings;
 mod children;
 mod copy;
 mod demo;
+mod hot;
 mod jumps;
 mod late;
 mod options;
@@ -40,6 +41,7 @@ usage: hugelift-bench COMMAND [--rounds N] [--megabytes N] [--only PROGRAM]
   jumps     CPU time of the program with 64 MB of code: each backing, dynamic and static
   parts     a large .bss, and the hashes of perl and mawk, with all parts lifted
   anon      hashes of perl, php, Python, Go and the JVM on huge pages: by attach, by the allocator, for all programs
+  hot       what attach --hot copies of programs that work, and the share of their samples on the copies
   late      how soon programs that run long are huge under hugelift run, beside run --eager
   stops     for how long attach and restore stop a thread, on a quiet machine and on a busy one
   primed    clang++ with its libraries in small pages of the page cache, and primed
@@ -51,7 +53,7 @@ usage: hugelift-bench COMMAND [--rounds N] [--megabytes N] [--only PROGRAM]
 
   --rounds N      how often to run each side (default: enough for a narrow interval)
   --megabytes N   how much code to generate (default 64)
-  --only PROGRAM  of anon, late and stops: measure the case alone that needs this program (as php, python3, javac)
+  --only PROGRAM  of anon, hot, late and stops: measure the case alone that needs this program (as php, python3, javac)
 
 HUGELIFT_BIN names the hugelift to measure; without it, the one beside this program.";
 
@@ -105,6 +107,7 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<ExitCode> {
         "jumps" => &[jumps::run],
         "parts" => &[parts::run],
         "anon" => &[anon::run],
+        "hot" => &[hot::run],
         "late" => &[late::run],
         "stops" => &[stops::run],
         "primed" => &[primed::run],
@@ -121,6 +124,7 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<ExitCode> {
             parts::run,
             anon::run,
             late::run,
+            hot::run,
             stops::run,
             primed::run,
             peers::run,

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Measures what `hugelift attach --hot` copies of programs that work, beside a plain attach, and how many of the samples
+//! that follow fall on the copies.
+
+use crate::late::{CASES, Make};
+use crate::options::Options;
+use crate::programs::hugelift;
+use anyhow::{Context as _, Result, ensure};
+use hugelift_core::addr::{Addr, Range};
+use hugelift_linux::proc::pagemap;
+use hugelift_measure::child::Child;
+use hugelift_measure::interrupt;
+use hugelift_measure::program::Program;
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike as _;
+use serde_json::Value;
+use std::process::Command;
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// How long a program works before it is lifted: until it has opened its objects.
+const READY: Duration = Duration::from_secs(2);
+/// How long each program is sampled, for the lift and for the check of it.
+const SAMPLED: &str = "4";
+
+/// What a lift has copied.
+struct Lifted {
+    /// MB of text and read-only data on huge pages.
+    huge: u64,
+    /// CPU time that hugelift used.
+    cpu: f64,
+}
+
+/// Prints what is copied of each program, the CPU time of the lift, and the share of the later samples in its objects
+/// that fall on huge pages.
+///
+/// # Errors
+/// A program cannot be started, sampled or lifted.
+pub fn run(options: &Options) -> Result<()> {
+    println!(
+        "\ncopies of code and constants in MB, CPU time of the lift in s, and the share of the later samples in its"
+    );
+    println!("objects that fall on huge pages: of all, and of what was in use in {SAMPLED} s");
+    println!("  program              MB    CPU     share      MB    CPU     share");
+    for (needs, make) in options.chosen(&CASES)? {
+        row(needs, make)?;
+    }
+    Ok(())
+}
+
+fn row(name: &str, make: Make) -> Result<()> {
+    let dir = TempDir::new_in(hugelift()?.parent().context("hugelift's folder")?)?;
+    let program = Program::new(make(dir.path())?);
+    let start = || {
+        let child = Child::start(&mut program.command()?)?;
+        std::thread::sleep(READY);
+        ensure!(!child.has_ended()?, "{program} ended within {READY:?}");
+        Ok(child)
+    };
+    let side = |options: &[&str]| {
+        let child = start()?;
+        let lifted = attach(&child, options)?;
+        Ok::<String, anyhow::Error>(format!(
+            "{:>4} {:>6.2} {:>7.1} %",
+            lifted.huge,
+            lifted.cpu,
+            share(&child)?
+        ))
+    };
+    println!("  {name:<18} {}    {}", side(&[])?, side(&["--hot", SAMPLED])?);
+    Ok(())
+}
+
+fn attach(child: &Child, options: &[&str]) -> Result<Lifted> {
+    let before = children_cpu()?;
+    let words = [&["attach", "--backing", "thp", "--json"], options].concat();
+    let seen = hugelift_json(&words, child)?;
+    let totals = &seen["processes"][0]["report"]["totals"];
+    let of = |part: &str| totals[part]["huge_bytes"].as_u64().unwrap_or_default();
+    Ok(Lifted { huge: (of("text") + of("rodata")) >> 20, cpu: children_cpu()? - before })
+}
+
+/// Returns the share of new samples in its objects that fall on huge pages, in percent.
+fn share(child: &Child) -> Result<f64> {
+    let seen = hugelift_json(&["inspect", "--json", "--heat", SAMPLED], child)?;
+    let heat = &seen["heat"];
+    let number =
+        |value: &Value, name: &str| value[name].as_u64().with_context(|| format!("no {name} in {value}"));
+    let page = number(heat, "huge_page_size")?;
+    let (mut all, mut on_huge) = (0, 0);
+    let each = |value: &Value, name: &str| value[name].as_array().cloned().unwrap_or_default();
+    for span in each(heat, "objects").iter().flat_map(|object| each(object, "spans")) {
+        let (start, samples) = (number(&span, "start")?, number(&span, "samples")?);
+        let range = Range::sized(Addr(start), page).context("a range")?;
+        all += samples;
+        let huge = pagemap::huge_bytes(child.pid().cast_signed(), range).unwrap_or(0);
+        on_huge += if huge >= page { samples } else { 0 };
+    }
+    ensure!(all > 0, "no sample in {heat}");
+    Ok(100.0 * on_huge as f64 / all as f64)
+}
+
+fn hugelift_json(words: &[&str], child: &Child) -> Result<Value> {
+    interrupt::check()?;
+    let out = Command::new(hugelift()?).args(words).arg(child.pid().to_string()).output()?;
+    let said = String::from_utf8_lossy(&out.stderr);
+    ensure!(out.status.success(), "hugelift {words:?}: {said}");
+    serde_json::from_slice(&out.stdout).with_context(|| format!("hugelift {words:?}: {said}"))
+}
+
+/// Returns the CPU time in seconds of the children that have ended and were waited for.
+fn children_cpu() -> Result<f64> {
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN).context("getrusage")?;
+    Ok((usage.user_time().num_microseconds() + usage.system_time().num_microseconds()) as f64 / 1e6)
+}
