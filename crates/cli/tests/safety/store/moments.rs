@@ -7,6 +7,7 @@
 
 use super::rights::{AS_NOBODY, SETTLED, known_part};
 use super::*;
+use crate::common::level::rounds;
 use crate::common::mounts::{image, kernel_has, with_own_mounts};
 use crate::common::run::wait;
 use crate::common::{WITH_FAULT_POINTS, open_dir, plain};
@@ -251,7 +252,9 @@ fn mark(program: &Path) -> u64 {
     start as u64 % 4096
 }
 
-/// `HUGELIFT_TEST_ROUNDS` asks for more rounds.
+/// A store that found files by the path of a mapping and their inode number, as it once did, gave the private program away
+/// within 110 rounds for each of four seeds; the least that it took was one covered folder at the first moment. 24 rounds
+/// did not show it. `HUGELIFT_TEST_ROUNDS` asks for more rounds.
 #[test]
 fn two_users_who_change_everything_at_each_step_get_and_damage_nothing() {
     need_root!();
@@ -264,7 +267,10 @@ fn two_users_who_change_everything_at_each_step_get_and_damage_nothing() {
         let most = world.round(&[]).unwrap_or_else(|e| panic!("without an act: {e}"));
         println!("{most} moments");
         assert!(most > 10, "a lift has only {most} moments");
-        let cases = std::env::var("HUGELIFT_TEST_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(24);
+        let cases = std::env::var("HUGELIFT_TEST_ROUNDS")
+            .ok()
+            .and_then(|n| n.parse().ok())
+            .unwrap_or_else(|| rounds(150, 1000));
         let config = Config { cases, failure_persistence: None, max_shrink_iters: 32, ..Config::default() };
         let done = TestRunner::new(config).run(&acts(), |acts| world.round(&acts).map(drop));
         done.unwrap_or_else(|error| panic!("{error}"));
