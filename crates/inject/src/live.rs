@@ -12,6 +12,7 @@ mod ledger;
 mod map_region;
 mod note;
 mod others;
+mod page_size;
 mod piece;
 mod read_only;
 mod region;
@@ -76,6 +77,15 @@ const PIECE: u64 = 2 << 20;
 /// Whether data can be replaced that threads write to: code must lead each of them back from a mapping of its own, and
 /// its registers must show what a stop did to its system call.
 pub const LIFTS_DATA: bool = arch::SHOWS_CALLS;
+
+/// The pages by which a mapping is made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pages {
+    /// Huge pages, as far as the file has them.
+    Huge,
+    /// Small pages, also where the file has huge ones.
+    Small,
+}
 
 /// What the threads of a process lost to it.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]

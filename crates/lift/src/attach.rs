@@ -11,10 +11,13 @@ mod chosen;
 mod help;
 mod lift;
 mod open;
+mod page_size;
 
 pub use change::Change;
 pub use chosen::{Chosen, Name};
+pub use hugelift_inject::live::Pages;
 pub(crate) use lift::{Target, Tried, lift_if};
+pub use page_size::{Resized, map_by};
 
 use crate::options::{PolicyOptions, Seccomp};
 use crate::watcher::collapse::{Refused, collapse, collapse_by};
@@ -260,7 +263,7 @@ fn restore_reached(chosen: Chosen, seccomp: Seccomp) -> Result<Change, String> {
     let (results, stops, mut complaints) = match copies.is_empty() && !has_unused {
         true => (Vec::new(), Stops::default(), Vec::new()),
         false => in_tracer(|| {
-            let mut live = open(chosen, &before, seccomp)?;
+            let mut live = open(chosen, &before.mappings, seccomp)?;
             freed = free_unused(&mut live, pid, &before);
             let results = restore_copies(&mut live, Process::new(pid), &before, &copies);
             let complaints = forbidden_calls(&live).chain(left(live.scratch().all())).collect();
@@ -301,7 +304,7 @@ fn collapse_inside(
     let pid = chosen.pid;
     let (_, now) = read_process(pid)?;
     let program = Program::open(pid).map_err(|e| format!("/proc/{pid}/pagemap: {e}"))?;
-    let mut live = open(chosen, &now, seccomp)?;
+    let mut live = open(chosen, &now.mappings, seccomp)?;
     let mut how = |block: Range| match live.collapse(block) {
         Err(Fault::Call { errno, .. }) => Err(io::Error::from_raw_os_error(errno)),
         other => other.map_err(|fault| io::Error::other(fault.to_string())),

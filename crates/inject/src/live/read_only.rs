@@ -37,8 +37,8 @@ impl Evidence {
 
 /// Why a piece is not replaced.
 pub(super) const OTHER: &str = "it has another protection now, or is another mapping";
-const WRITTEN: &str = "it was written to since it was copied";
-const FORBIDDEN: &str = "a seccomp filter forbids the call";
+pub(super) const WRITTEN: &str = "it was written to since it was copied";
+pub(super) const FORBIDDEN: &str = "a seccomp filter forbids the call";
 
 impl Live {
     /// Moves one piece over read-only memory, if that is still this mapping and there is evidence that it holds the same.

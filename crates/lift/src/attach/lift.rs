@@ -181,7 +181,7 @@ impl Lift {
             true => Outcome::default(),
             false => {
                 let (outcome, while_applied, refused) = in_tracer(|| {
-                    let mut live = open(chosen, &before, seccomp)?;
+                    let mut live = open(chosen, &before.mappings, seccomp)?;
                     freed = free_unused(&mut live, pid, &before);
                     files.into_iter().for_each(|file| _ = live.offer(file));
                     live.allow_thp(before.machine.allows_thp.then(Allowance::here).flatten());
@@ -328,7 +328,7 @@ fn permitted(
     if status.seccomp.is_some_and(|mode| mode != 0) && seccomp == Seccomp::Auto {
         let policy = &mut permitted.policy;
         (permitted.stops, permitted.forbidden) = in_tracer(|| {
-            let live = open(chosen, before, seccomp)?;
+            let live = open(chosen, &before.mappings, seccomp)?;
             Ok((live.stops(), leave_out(policy, &live)?))
         })?;
     }

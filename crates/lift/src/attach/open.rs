@@ -5,6 +5,7 @@
 use super::chosen::{Chosen, Name};
 use crate::options::Seccomp;
 use hugelift_core::addr::{Range, human_bytes};
+use hugelift_core::maps::Mapping;
 use hugelift_core::snapshot::Snapshot;
 use hugelift_inject::lent::NotLent;
 use hugelift_inject::live::{Left, Live};
@@ -17,15 +18,21 @@ use std::io;
 
 /// Reads a process that can be changed.
 pub(super) fn read_process(pid: u32) -> Result<(Status, Snapshot), String> {
+    let status = read_status(pid)?;
     let process = Process::new(pid);
-    let status = process.status().map_err(|e| e.to_string())?;
-    refuse(pid, &status)?;
     let snapshot = snapshot::live(Some(pid), 0).map_err(|e| e.to_string())?;
     if snapshot.objects.is_empty() {
         process.check_memory().map_err(|e| e.to_string())?;
         return Err("it maps no 64-bit ELF program".into());
     }
     Ok((status, snapshot))
+}
+
+/// Reads the status of a process that can be changed.
+pub(super) fn read_status(pid: u32) -> Result<Status, String> {
+    let status = Process::new(pid).status().map_err(|e| e.to_string())?;
+    refuse(pid, &status)?;
+    Ok(status)
 }
 
 /// Returns why a process must not be changed.
@@ -82,8 +89,8 @@ fn with_help(why: &NotLent) -> String {
 }
 
 /// Prepares a process, and shows that a thread of it can be borrowed.
-pub(super) fn open(chosen: Chosen, snapshot: &Snapshot, seccomp: Seccomp) -> Result<Live, String> {
-    let live = Live::new(chosen.pid, &snapshot.mappings, seccomp == Seccomp::Try);
+pub(super) fn open(chosen: Chosen, mappings: &[Mapping], seccomp: Seccomp) -> Result<Live, String> {
+    let live = Live::new(chosen.pid, mappings, seccomp == Seccomp::Try);
     let mut live = live.map_err(|why| with_help(&why))?;
     // What leads to it is open now: from here on no other process can be meant.
     chosen.check()?;

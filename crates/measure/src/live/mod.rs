@@ -21,6 +21,8 @@ pub enum State {
     Bare,
     /// Some of them are copies.
     Lifted,
+    /// Some of them are the same copies, mapped by small pages.
+    Small,
 }
 
 impl State {
@@ -29,6 +31,7 @@ impl State {
         match self {
             State::Bare => "bare",
             State::Lifted => "lifted",
+            State::Small => "small",
         }
     }
 }
@@ -38,9 +41,9 @@ impl State {
 pub struct Switching {
     /// The lift before the first period, which also makes an entry of the store, in milliseconds.
     pub first_lift_ms: f64,
-    /// Each further lift.
+    /// Each further lift, or change to huge pages of the same copies.
     pub lift_ms: Vec<f64>,
-    /// Each restoring.
+    /// Each restoring, or change to small pages.
     pub restore_ms: Vec<f64>,
     /// How often a thread of the process was borrowed.
     pub borrowed: u64,
@@ -63,6 +66,10 @@ pub struct Live {
     pub settle_s: f64,
     /// The seed of the orders.
     pub seed: u64,
+    /// Both sides have the same copies, and differ in the page size alone.
+    pub same_copy: bool,
+    /// Bytes of the copies that stayed as they were on both sides.
+    pub left_out_bytes: u64,
     /// How it was found.
     pub found: State,
     /// How it was left; none if it has ended.

@@ -83,6 +83,8 @@ fn finding(metric: Metric, bare_huge: u64, lifted_huge: &[u64; 8]) -> Finding {
         period_s: 2.0,
         settle_s: 0.2,
         seed: 1,
+        same_copy: false,
+        left_out_bytes: 0,
         found: State::Bare,
         left: Some(State::Bare),
         switching: Switching::default(),

@@ -8,11 +8,24 @@ use hugelift_measure::comparison::{Comparison, Memory, Side};
 use hugelift_measure::live::{Live, Metric, State, Switching};
 use hugelift_measure::stats;
 
+/// What a comparison of page sizes leaves out.
+const SAME_COPY: &str = "Nothing but the page size differs. Without --same-copy the bare side has the pages of the files, \
+                         which lie scattered: where the CPU joins small pages that lie side by side, the gain may be larger.";
+
 /// Returns the remarks on the experiment, a line each.
 pub fn remarks(comparison: &Comparison, live: &Live) -> Vec<String> {
     let mut all = vec![setting(live), metric(live, comparison.setting.higher_is_better)];
     all.extend(comparison.bare().and_then(|side| side.memory).and_then(bare_was_huge));
-    all.push(cost(&live.switching));
+    if live.same_copy {
+        all.push(SAME_COPY.into());
+    }
+    if live.left_out_bytes > 0 {
+        all.push(format!(
+            "{} of the copies had the same pages on both sides: they were written to, or are not of the store.",
+            human_bytes(live.left_out_bytes)
+        ));
+    }
+    all.push(cost(&live.switching, live.same_copy));
     all.push(match live.left {
         None => format!("{} has ended, so the pairs are fewer than were asked for.", printable(&live.name)),
         Some(left) if left == live.found => {
@@ -37,9 +50,13 @@ pub fn remarks(comparison: &Comparison, live: &Live) -> Vec<String> {
 }
 
 fn setting(live: &Live) -> String {
+    let what = match live.same_copy {
+        true => "had the same copy on huge pages and on small ones",
+        false => "was lifted and restored",
+    };
     format!(
-        "{} was lifted and restored in random order within each pair: periods of {}, and {} after each switch that \
-         are not counted (--seed {}).",
+        "{} {what} in random order within each pair: periods of {}, and {} after each switch that are not counted \
+         (--seed {}).",
         printable(&live.name),
         seconds(live.period_s),
         seconds(live.settle_s),
@@ -81,7 +98,11 @@ fn bare_was_huge(memory: Memory) -> Option<String> {
     })
 }
 
-fn cost(switching: &Switching) -> String {
+fn cost(switching: &Switching, same_copy: bool) -> String {
+    let [lifts, restorings] = match same_copy {
+        true => ["changes to huge pages", "changes to small pages"],
+        false => ["lifts", "restorings"],
+    };
     let many = |times: &[f64], what: &str| {
         let median =
             stats::median(times).map_or_else(|_| String::new(), |ms| format!(" of {}", seconds(ms / 1e3)));
@@ -90,8 +111,8 @@ fn cost(switching: &Switching) -> String {
     format!(
         "The first lift took {}; then there were {} and {} (medians). A thread was stopped {} times, for {} at most.",
         seconds(switching.first_lift_ms / 1e3),
-        many(&switching.lift_ms, "lifts"),
-        many(&switching.restore_ms, "restorings"),
+        many(&switching.lift_ms, lifts),
+        many(&switching.restore_ms, restorings),
         switching.borrowed,
         seconds(switching.longest_stop_us as f64 / 1e6)
     )

@@ -149,9 +149,10 @@ fn no_difference(comparison: &Comparison, variant: &VariantResult) -> String {
     let interval = variant.ratios.iter().find(|r| r.figure == figure).and_then(|r| r.low.zip(r.high));
     let Some((low, high)) = interval else { return format!("{name}: no difference was seen.") };
     let words = figure.words();
+    let first = comparison.bare().map_or("bare", |bare| &bare.name);
     format!(
         "{name}: no difference was seen. There may be one: with a confidence of 95 % it is between {} % less and \
-         {} % more {words} than bare; the runs vary too much to show a smaller one. More runs (--time 2m) show \
+         {} % more {words} than {first}; the runs vary too much to show a smaller one. More runs (--time 2m) show \
          smaller differences.",
         percent((1.0 - low).max(0.0)),
         percent((high - 1.0).max(0.0))
@@ -222,10 +223,10 @@ fn columns(setting: &Setting) -> Vec<Column> {
 }
 
 fn ratios(out: &mut String, comparison: &Comparison) {
-    let pairs = comparison.bare().map_or(0, |bare| bare.runs.len());
+    let (first, pairs) = comparison.bare().map_or(("bare", 0), |bare| (&bare.name, bare.runs.len()));
     let _ = writeln!(
         out,
-        "\nratio to bare, {pairs} pairs, with 95 % interval (Hodges-Lehmann, Wilcoxon's signed ranks):"
+        "\nratio to {first}, {pairs} pairs, with 95 % interval (Hodges-Lehmann, Wilcoxon's signed ranks):"
     );
     let figures = figures(&comparison.setting);
     let names = figures.iter().map(|&figure| title(comparison, figure));

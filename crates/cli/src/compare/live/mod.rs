@@ -26,8 +26,10 @@ use subject::Subject;
 
 /// The interval at which a wait checks for ctrl-C.
 const POLL: Duration = Duration::from_millis(50);
-/// The sides, as in a pair: the bare one is first, as in every comparison.
-const SIDES: [State; 2] = [State::Bare, State::Lifted];
+/// Returns the sides, as in a pair: that on small pages is first, as in every comparison.
+fn sides(options: &Options) -> [State; 2] {
+    [if options.same_copy { State::Small } else { State::Bare }, State::Lifted]
+}
 
 /// What the periods have given.
 struct Periods {
@@ -88,6 +90,7 @@ fn periods(subject: &RefCell<&mut Subject>, options: &Options) -> Result<Periods
         let what = match state {
             State::Bare => "in a bare period",
             State::Lifted => "in a lifted period",
+            State::Small => "in a period on small pages",
         };
         rounds::Side::new(what, move || {
             let mut subject = subject.borrow_mut();
@@ -96,7 +99,7 @@ fn periods(subject: &RefCell<&mut Subject>, options: &Options) -> Result<Periods
     };
     let random = fastrand::Rng::with_seed(options.seed);
     let rounds::Rounds { mut results, orders, failed } =
-        rounds::run_drawn(&mut SIDES.map(side), random, |results, _| {
+        rounds::run_drawn(&mut sides(options).map(side), random, |results, _| {
             let count = results.first().map_or(0, Vec::len);
             let estimate = || estimate(options, results);
             progress.after(count, began.elapsed(), &[State::Lifted.name()], || vec![estimate()]);
@@ -170,6 +173,8 @@ fn conclude(
         period_s: options.period.as_secs_f64(),
         settle_s: options.settle.as_secs_f64(),
         seed: options.seed,
+        same_copy: options.same_copy,
+        left_out_bytes: subject.left_out,
         found: subject.found,
         left,
         switching: subject.switching.clone(),
@@ -184,7 +189,7 @@ fn conclude(
         counts_transactions: options.metric.counter().is_some(),
         live: Some(live),
     };
-    let sides = SIDES.into_iter().zip(periods.results).map(|(state, runs)| Side {
+    let sides = sides(options).into_iter().zip(periods.results).map(|(state, runs)| Side {
         name: state.name().into(),
         options: (state == State::Lifted).then(|| options.words.clone()),
         memory: runs.iter().filter_map(|run| run.memory).reduce(Memory::max),

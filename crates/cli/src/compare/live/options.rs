@@ -17,6 +17,11 @@ use std::time::Duration;
 
 /// How long the experiment takes unless an option says otherwise.
 const USUAL: Duration = Duration::from_secs(60);
+/// The length of a period, and what is left out after each switch.
+const PERIOD: Duration = Duration::from_millis(500);
+const SETTLE: Duration = Duration::from_millis(200);
+/// The length of a period where a switch takes a millisecond. Neighbours that are so short differ least.
+const SHORT: Duration = Duration::from_millis(50);
 
 /// What else can be compared. Clap forgets that an option requires --pid where one of these excludes --pid.
 const OTHERS: [&str; 2] = ["server", "command"];
@@ -41,13 +46,19 @@ pub struct LiveArgs {
     #[arg(long, value_name = "CMD", requires = "pid", conflicts_with_all = ["metric", "server", "command"])]
     cpu_per: Option<String>,
 
-    /// The length of a period
-    #[arg(long, value_name = "TIME", requires = "pid", conflicts_with_all = OTHERS, default_value = "500ms", value_parser = quantity::positive_duration)]
-    period: Duration,
+    /// Compare page sizes alone: both sides have the store's copy, mapped by huge pages or by small ones. A switch takes
+    /// a millisecond, so that periods can be short and the interval is narrow. Where the CPU joins small pages that lie side
+    /// by side (AMD Zen, AArch64), the gain against the file's own pages may be larger than what this shows
+    #[arg(long, requires = "pid", conflicts_with_all = OTHERS)]
+    same_copy: bool,
 
-    /// What is left out after each switch
-    #[arg(long, value_name = "TIME", requires = "pid", conflicts_with_all = OTHERS, default_value = "200ms", value_parser = quantity::duration)]
-    settle: Duration,
+    /// The length of a period [default: 500ms, with --same-copy 50ms]
+    #[arg(long, value_name = "TIME", requires = "pid", conflicts_with_all = OTHERS, value_parser = quantity::positive_duration)]
+    period: Option<Duration>,
+
+    /// What is left out after each switch [default: 200ms, with --same-copy 5ms]
+    #[arg(long, value_name = "TIME", requires = "pid", conflicts_with_all = OTHERS, value_parser = quantity::duration)]
+    settle: Option<Duration>,
 
     /// Draws the same orders as an earlier experiment [default: a random number]
     #[arg(long, value_name = "N", requires = "pid", conflicts_with_all = OTHERS)]
@@ -101,6 +112,8 @@ enum LeaveChoice {
 pub struct Options {
     /// How the process is lifted.
     pub attach: AttachOptions,
+    /// Whether both sides have the same copies, by huge pages and by small ones.
+    pub same_copy: bool,
     /// What the verdict is on.
     pub metric: Metric,
     /// Whether more of it is better.
@@ -132,6 +145,9 @@ impl Options {
                     .into(),
             );
         }
+        if live.same_copy && !matches!(live.backing, BackingChoice::Auto | BackingChoice::Shared) {
+            return Err("--same-copy: the copy is one of the store, which is --backing shared".into());
+        }
         let undoable = |part: &PartChoice| matches!(part, PartChoice::Text | PartChoice::Rodata);
         if let Some(part) = live.parts.iter().find(|part| !undoable(part)) {
             let name = name(*part);
@@ -156,8 +172,9 @@ impl Options {
             },
             higher_is_better: server.higher_is_better || matches!(metric, Metric::Counter { .. }),
             metric,
-            period: live.period,
-            settle: live.settle,
+            same_copy: live.same_copy,
+            period: live.period.unwrap_or(if live.same_copy { SHORT } else { PERIOD }),
+            settle: live.settle.unwrap_or(if live.same_copy { SHORT / 10 } else { SETTLE }),
             seed: live.seed.unwrap_or_else(|| fastrand::u64(..=u64::from(u32::MAX))),
             leave: live.leave.map(State::from),
             rule: enough.rule_or(USUAL),
@@ -190,9 +207,14 @@ fn metric(live: &LiveArgs, server: &ServerArgs) -> Metric {
     }
 }
 
+/// Returns where the copies are: of the store's alone there are huge pages that can be mapped by small ones.
+fn backing(live: &LiveArgs) -> BackingChoice {
+    if live.same_copy { BackingChoice::Shared } else { live.backing }
+}
+
 fn policy(live: &LiveArgs) -> PolicyOptions {
     PolicyOptions {
-        backing: live.backing.into(),
+        backing: backing(live).into(),
         page: PageChoice::default(),
         parts: live.parts.iter().flat_map(|choice| choice.parts()).copied().collect(),
         data_backing: DataBacking::Thp,
@@ -206,7 +228,7 @@ fn policy(live: &LiveArgs) -> PolicyOptions {
 
 fn words(live: &LiveArgs) -> Vec<String> {
     let parts: Vec<String> = live.parts.iter().copied().map(name).collect();
-    let mut words = vec!["--backing".into(), name(live.backing), "--parts".into(), parts.join(",")];
+    let mut words = vec!["--backing".into(), name(backing(live)), "--parts".into(), parts.join(",")];
     for (option, globs) in [("--object", &live.object), ("--exclude", &live.exclude)] {
         words.extend(globs.iter().flat_map(|glob| [option.to_string(), glob.clone()]));
     }

@@ -6,7 +6,9 @@ use crate::compare::cut::Ended;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use hugelift_core::addr::{Addr, Range, human_bytes};
 use hugelift_core::restore::replaced;
-use hugelift_lift::attach::{AttachOptions, Change, Chosen, Name, attach, could_lift_again, restore};
+use hugelift_lift::attach::{
+    AttachOptions, Change, Chosen, Name, Pages, attach, could_lift_again, map_by, restore,
+};
 use hugelift_linux::proc::clock::ticks_per_second;
 use hugelift_linux::proc::procfs::Process;
 use hugelift_linux::proc::snapshot;
@@ -35,12 +37,16 @@ pub struct Subject {
     pub found: State,
     /// What lifting and restoring have cost so far.
     pub switching: Switching,
+    /// Bytes of copies whose page size was not changed, at most.
+    pub left_out: u64,
     identity: (u32, u64),
     /// It and its children before the experiment.
     tree: ProcessTree,
     /// The state in which it is; `None` if a lift or a restoring was not made in whole.
     state: Option<State>,
     attach: AttachOptions,
+    /// Whether only the size of the pages changes that map its copies.
+    same_copy: bool,
     /// The text and rodata that a lift replaces.
     replaced: Vec<Range>,
 }
@@ -60,10 +66,12 @@ impl Subject {
             name,
             found,
             switching: Switching::default(),
+            left_out: 0,
             identity: stat.identity(),
             tree: ProcessTree::now(pid)?,
             state: Some(found),
             attach: options.attach.clone(),
+            same_copy: options.same_copy,
             replaced: copies,
         })
     }
@@ -117,6 +125,10 @@ impl Subject {
     /// # Errors
     /// It cannot be lifted, or nothing of it is huge afterwards.
     pub fn first_lift(&mut self) -> Result<()> {
+        // The copies that it has are never given up.
+        if self.same_copy && self.found == State::Lifted {
+            return Ok(());
+        }
         if self.found == State::Lifted {
             let (again, pid) = (could_lift_again(self.chosen(), &self.attach), self.pid);
             again.map_err(|why| {
@@ -148,6 +160,8 @@ impl Subject {
         }
         ensure!(!self.has_ended(), Ended);
         match to {
+            State::Small => return self.resize(Pages::Small),
+            State::Lifted if self.state == Some(State::Small) => return self.resize(Pages::Huge),
             State::Lifted => {
                 let change = self.lift()?;
                 self.switching.lift_ms.push(change.took_ms);
@@ -166,6 +180,36 @@ impl Subject {
             }
         }
         self.map_all();
+        Ok(())
+    }
+
+    /// Maps the copies by such pages.
+    ///
+    /// # Errors
+    /// The process cannot be changed, or none of its copies is one of the store that can be mapped so.
+    fn resize(&mut self, pages: Pages) -> Result<()> {
+        // If it fails halfway, both kinds are there.
+        self.state = None;
+        let resized = map_by(self.chosen(), self.attach.seccomp, &self.replaced, pages)
+            .map_err(|why| anyhow!("the size of its pages was not changed: {why}"))?;
+        self.count_stops(resized.stops.count, resized.stops.longest);
+        let bytes = |ranges: &[Range]| ranges.iter().map(|range| range.len()).sum::<u64>();
+        // A mapping may reach beyond the copies that are known.
+        self.left_out = self.left_out.max(bytes(&self.replaced).saturating_sub(bytes(&resized.mapped)));
+        let milliseconds = resized.took.as_secs_f64() * 1e3;
+        match pages {
+            Pages::Huge => self.switching.lift_ms.push(milliseconds),
+            Pages::Small => self.switching.restore_ms.push(milliseconds),
+        }
+        if resized.mapped.is_empty() {
+            self.state = Some(State::Lifted);
+            let why = resized.complaints.into_iter().next();
+            let why = why.unwrap_or_else(|| {
+                format!("its copies are not of the store; 'hugelift restore {}' gives them up", self.pid)
+            });
+            bail!("the size of its pages was not changed: {why}");
+        }
+        self.state = Some(if pages == Pages::Small { State::Small } else { State::Lifted });
         Ok(())
     }
 
@@ -226,8 +270,13 @@ impl Subject {
     }
 
     fn count(&mut self, change: &Change) {
-        self.switching.borrowed += change.borrowed;
-        self.switching.longest_stop_us = self.switching.longest_stop_us.max(change.longest_stop_us);
+        self.count_stops(change.borrowed, Duration::from_micros(change.longest_stop_us));
+    }
+
+    fn count_stops(&mut self, count: u64, longest: Duration) {
+        let longest = u64::try_from(longest.as_micros()).unwrap_or(u64::MAX);
+        self.switching.borrowed += count;
+        self.switching.longest_stop_us = self.switching.longest_stop_us.max(longest);
     }
 
     /// Reads a byte of each page from outside, for which the kernel maps the page in the process.

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Tests of `hugelift compare --pid --same-copy`: the same copy by huge pages and by small ones.
+
+use crate::common::huge::{files, pieces, smaps};
+use crate::common::run::PATIENCE;
+use crate::common::{Cmd, End, HUGELIFT, Held, Outcome, fat, fits};
+use crate::need_root;
+use hugelift_core::attribute::Attribute;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// A program that works, and a store of its own.
+struct World {
+    store: TempDir,
+    program: PathBuf,
+    held: Held,
+}
+
+impl World {
+    fn new() -> World {
+        // At an address of its own: it has the same huge pages in each process, which is what the store needs.
+        let program = fat("hold").flags(&["-no-pie"]).build();
+        let held = Held::start_busy(&Cmd::new([&program]).arg("burn"), None, &program);
+        // On a busy machine it would get no CPU time in some of the short periods. Only root may do this.
+        // SAFETY: setpriority(2) takes numbers only.
+        unsafe { libc::setpriority(libc::PRIO_PROCESS, held.pid(), -15) };
+        World { store: tempfile::tempdir_in("/dev/shm").expect("/dev/shm"), program, held }
+    }
+
+    fn cmd(&self, words: &[&str]) -> Cmd {
+        let pid = self.held.pid().to_string();
+        let program = self.program.to_str().expect("UTF-8");
+        let words = words.iter().map(|word| match *word {
+            "PID" => &*pid,
+            "PROGRAM" => program,
+            word => word,
+        });
+        Cmd::new([HUGELIFT]).args(words).env("HUGELIFT_STORE", self.store.path().join("store"))
+    }
+
+    /// Compares page sizes of the copies of the program alone.
+    fn compare(&self, words: &[&str]) -> Outcome {
+        let all = [&["compare", "--pid", "PID", "--same-copy", "--object", "PROGRAM"], words].concat();
+        self.cmd(&all).patience(2 * PATIENCE).bare()
+    }
+
+    fn json(&self, words: &[&str]) -> Value {
+        let outcome = self.compare(&[&["--json"], words].concat());
+        assert_eq!((outcome.end, &*outcome.stderr), (End::Code(0), ""), "{}", outcome.stdout);
+        let result = serde_json::from_str(&outcome.stdout).expect("JSON");
+        fits("compare", &result);
+        result
+    }
+
+    /// Returns the huge bytes of its code and constants.
+    fn huge(&self) -> u64 {
+        let program = self.program.canonicalize().expect("it is there");
+        pieces(self.held.pid(), &[program]).iter().map(|piece| piece.huge).sum()
+    }
+
+    /// Ends the program, which checks its code and constants once more.
+    fn finish(self) {
+        let told = self.held.finish();
+        assert_eq!((told.end, &*told.stdout), (End::Code(0), "wrong 0\nready\nwrong 0\n"));
+    }
+}
+
+/// Returns the huge bytes of text and rodata in each period of a side.
+fn of_periods(result: &Value, side: usize) -> Vec<u64> {
+    let runs = result["sides"][side]["runs"].as_array().expect("runs");
+    let bytes = |run: &Value, part: &str| run["memory"][part]["huge"].as_u64().expect("bytes");
+    runs.iter().map(|run| bytes(run, "text") + bytes(run, "rodata")).collect()
+}
+
+/// In 120 periods the copies are small and huge in turn, as smaps shows in each, and the program's code and constants are
+/// what they were.
+#[test]
+fn issue_31_8_the_same_copy_is_huge_and_small_in_turn() {
+    need_root!();
+    let world = World::new();
+    let before = files(world.held.pid());
+    let result = world.json(&["--pairs", "60", "--period", "20ms", "--settle", "1ms"]);
+    let (small, huge) = (of_periods(&result, 0), of_periods(&result, 1));
+    assert_eq!((small.len(), huge.len()), (60, 60));
+    let most = small.iter().max().expect("a period");
+    // Libraries may be huge in the page cache, in both states.
+    assert!(huge.iter().all(|bytes| *bytes >= most + (8 << 20)), "{small:?} {huge:?}");
+    let live = &result["live"];
+    assert_eq!((&live["same_copy"], &live["left_out_bytes"]), (&true.into(), &0.into()), "{live}");
+    assert_eq!((&live["found"], &live["left"]), (&"bare".into(), &"bare".into()));
+    assert_eq!(
+        (&result["sides"][0]["name"], &result["sides"][1]["name"]),
+        (&"small".into(), &"lifted".into())
+    );
+    assert_eq!((files(world.held.pid()), world.huge()), (before, 0));
+
+    let shown = world.compare(&["--pairs", "6"]);
+    for want in [
+        "the same copy on huge pages and on small ones",
+        "periods of 50.00 ms, and 5.00 ms",
+        "ratio to small, 6 pairs",
+        "changes to small pages",
+    ] {
+        assert!(shown.stdout.contains(want), "{want}: {}", shown.stdout);
+    }
+    world.finish();
+}
+
+/// What a debugger has written to the code of a copy stays: that copy has the same pages on both sides.
+#[test]
+fn issue_31_8_a_copy_that_was_written_to_keeps_its_bytes() {
+    need_root!();
+    let world = World::new();
+    let attached = world.cmd(&["attach", "--backing", "shared", "--object", "PROGRAM", "PID"]).bare();
+    assert_eq!(attached.end, End::Code(0), "{attached:?}");
+    let lifted = world.huge();
+    let program = world.program.canonicalize().expect("it is there");
+    let all = pieces(world.held.pid(), &[program]);
+    let text = all.iter().find(|piece| piece.text).and_then(|piece| piece.inner).expect("its code");
+    // The functions are 64 bytes apart, and the last of these are never executed.
+    let memory = File::options().read(true).write(true).open(format!("/proc/{}/mem", world.held.pid()));
+    let memory = memory.expect("its memory");
+    let at = text.start.0 + 100 * 64 + 56;
+    memory.write_all_at(b"written!", at).expect("write");
+
+    let result = world.json(&["--pairs", "6"]);
+    let live = &result["live"];
+    assert_eq!((&live["found"], &live["left"]), (&"lifted".into(), &"lifted".into()));
+    assert!(live["left_out_bytes"].as_u64() >= Some(2 << 20), "{live}");
+    let mut bytes = [0; 8];
+    memory.read_exact_at(&mut bytes, at).expect("read");
+    assert_eq!(&bytes, b"written!");
+    // The kernel has split the huge page that was written to.
+    assert!(world.huge() + (4 << 20) >= lifted, "{} of {lifted}", world.huge());
+    world.finish();
+}
+
+#[test]
+fn issue_31_8_an_interrupt_and_a_kill_leave_a_program_that_works() {
+    need_root!();
+    let world = World::new();
+    let before = files(world.held.pid());
+    for (n, signal) in
+        [Signal::SIGINT, Signal::SIGTERM, Signal::SIGKILL, Signal::SIGKILL].into_iter().enumerate()
+    {
+        let words = ["compare", "--pid", "PID", "--same-copy", "--object", "PROGRAM", "--time", "1m"];
+        let mut command = world.cmd(&words).command(None);
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("hugelift");
+        let deadline = Instant::now() + PATIENCE;
+        // The first lift is done when its copies are on small pages. A kill in a lift is tried by other tests.
+        while !is_small(&world) {
+            assert!(Instant::now() < deadline, "no copy is on small pages");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        std::thread::sleep(Duration::from_millis(150 + 37 * n as u64));
+        kill(Pid::from_raw(child.id().cast_signed()), signal).expect("kill");
+        child.wait().expect("its end");
+        if signal == Signal::SIGKILL {
+            let restored = world.cmd(&["restore", "PID"]).bare();
+            assert_eq!(restored.end, End::Code(0), "{restored:?}");
+        }
+        assert_eq!((files(world.held.pid()), world.huge()), (before.clone(), 0), "{signal}");
+    }
+    world.finish();
+}
+
+/// Returns whether a mapping of a file of the store is excluded from huge pages.
+fn is_small(world: &World) -> bool {
+    let is_in = |path: &Path| path.starts_with("/dev/shm");
+    let usages = smaps(world.held.pid());
+    usages.iter().any(|usage| is_in(&usage.mapping.path) && usage.attributes.contains(&Attribute::NoHuge))
+}
+
+#[test]
+fn issue_31_8_what_has_no_copy_of_the_store_is_refused() {
+    need_root!();
+    let world = World::new();
+    let outcome = world.compare(&["--backing", "thp"]);
+    assert!(
+        outcome.end == End::Code(125) && outcome.stderr.contains("--same-copy: the copy is one of the store"),
+        "{outcome:?}"
+    );
+    let attached = world.cmd(&["attach", "--backing", "thp", "--object", "PROGRAM", "PID"]).bare();
+    assert_eq!(attached.end, End::Code(0), "{attached:?}");
+    let lifted = world.huge();
+    let outcome = world.compare(&["--pairs", "6"]);
+    assert!(
+        outcome.end == End::Code(125) && outcome.stderr.contains("its copies are not of the store"),
+        "{outcome:?}"
+    );
+    assert_eq!((outcome.stderr.lines().count(), world.huge()), (1, lifted), "{outcome:?}");
+    world.finish();
+}
