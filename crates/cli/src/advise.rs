@@ -7,6 +7,7 @@ use crate::output;
 use crate::process_id;
 use clap::Args;
 use hugelift_core::addr::human_bytes;
+use hugelift_core::cost::Cost;
 use hugelift_core::heat::verdict::{Known, Verdict, verdict};
 use hugelift_core::heat::{HOT_PERCENT, Heat};
 use hugelift_core::policy::{Policy, SpanChoice};
@@ -19,6 +20,7 @@ use hugelift_lab::read_machine::read_machine;
 use hugelift_lab::results::machine::Tlb;
 use hugelift_linux::io::console;
 use hugelift_linux::machine::tree::Tree;
+use hugelift_measure::cost::Watch;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -69,6 +71,8 @@ struct Advice {
     entries: Option<u64>,
     /// Memory that copies would take at most.
     copy_bytes: u64,
+    /// Whether it waited for memory, as `inspect --cost` shows it.
+    cost: Option<Cost>,
     commands: Vec<Command>,
 }
 
@@ -84,10 +88,13 @@ struct Command {
 /// # Errors
 /// The process cannot be read or sampled, or the advice cannot be printed.
 pub fn run(args: &AdviseArgs) -> Result<Exit, Failure> {
+    // What it costs to be watched is not worth a failure: without it the advice lacks a line.
+    let watch = Watch::start(args.pid).ok();
     let report = with_heat(args.pid, &Policy::default(), args.time)?;
+    let cost = watch.map(Watch::finish);
     let mut tlbs = read_machine(&Tree::default()).tlbs;
     tlbs.retain(|tlb| tlb.kind != "data");
-    let Some(advice) = advice(args.pid, &report, tlbs) else {
+    let Some(advice) = advice(args.pid, &report, tlbs, cost) else {
         return Err("the process was not sampled".into());
     };
     console::print(&if args.json { output::json(&advice)? } else { text(&advice) })?;
@@ -95,7 +102,7 @@ pub fn run(args: &AdviseArgs) -> Result<Exit, Failure> {
 }
 
 /// Returns what follows from a report with heat; `None` if it has none.
-fn advice(pid: u32, report: &Report, tlbs: Vec<Tlb>) -> Option<Advice> {
+fn advice(pid: u32, report: &Report, tlbs: Vec<Tlb>, cost: Option<Cost>) -> Option<Advice> {
     let heat = report.heat.clone()?;
     let code = report.totals.get(&Part::Text).copied().unwrap_or_default();
     let entries = entries(&tlbs, heat.page_size);
@@ -113,6 +120,7 @@ fn advice(pid: u32, report: &Report, tlbs: Vec<Tlb>) -> Option<Advice> {
         tlbs,
         entries,
         copy_bytes,
+        cost,
         commands: commands(pid, verdict),
     })
 }
@@ -154,6 +162,12 @@ fn text(advice: &Advice) -> String {
     table.row(["TLBs for code", &tlbs(&advice.tlbs)]);
     table
         .row(["cost of a lift", &format!("at most {} of memory for copies", human_bytes(advice.copy_bytes))]);
+    if let Some(cost) = &advice.cost {
+        table.row(["waits for memory", &cost.says]);
+        if let Some(note) = &cost.note {
+            table.row(["", note]);
+        }
+    }
     let mut commands = Table::new([LEFT, LEFT]).indented(2);
     for Command { line, what } in &advice.commands {
         commands.row([line.as_str(), what]);

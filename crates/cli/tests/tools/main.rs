@@ -11,6 +11,7 @@ mod compare;
 mod compare_cut;
 mod compare_live;
 mod compare_pictures;
+mod cost;
 mod docs;
 mod doctor;
 mod heat;
