@@ -18,7 +18,7 @@ pub fn text(cost: &Cost) -> String {
     if cost.ended {
         let _ = writeln!(
             out,
-            "note: the process ended meanwhile; what it did in its last tenth of a second is missing"
+            "note: the process ended meanwhile; what it did behind the last reading is missing"
         );
     }
     let seconds = cost.milliseconds as f64 / 1000.0;

@@ -224,6 +224,33 @@ mod tests {
         assert!(many.known.is_empty() && many.refusal().is_none());
     }
 
+    /// The budget is of what is paid for: this is what was really used, with all around it.
+    #[test]
+    fn issue_31_3_many_processes_cost_little() {
+        let _alone = crate::child::alone();
+        let start =
+            |_| Busy(Command::new("nice").args(["sh", "-c", "while :; do :; done"]).spawn().expect("sh"));
+        let all: Vec<Busy> = (0..40).map(start).collect();
+        let mut many = Many::new(Duration::from_millis(200));
+        let (began, before) = (Instant::now(), cpu_time_of_thread());
+        let mut used = Duration::ZERO;
+        while began.elapsed() < Duration::from_secs(4) {
+            let wanted: Vec<_> = all.iter().map(|busy| seen(busy.0.id())).collect();
+            let start = cpu_time_of_thread();
+            many.read(&wanted);
+            used += cpu_time_of_thread() - start;
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        let figures = (many.known.values().filter(|one| one.samples >= ENOUGH).count(), many.threads());
+        println!(
+            "{used:?} of {:?}, {figures:?} processes, with the rest {:?}",
+            began.elapsed(),
+            cpu_time_of_thread() - before
+        );
+        // One step more than the budget, and what is around it.
+        assert!(used <= SAVED + began.elapsed() / SHARE + Duration::from_millis(30), "{used:?}");
+    }
+
     #[test]
     fn issue_31_3_what_is_used_up_waits() {
         let began = Instant::now();
