@@ -7,6 +7,7 @@ use crate::output;
 use crate::process_id;
 use clap::Args;
 use hugelift_core::addr::human_bytes;
+use hugelift_core::cost::Cost;
 use hugelift_core::heat::verdict::{Known, Verdict, verdict};
 use hugelift_core::heat::{HOT_PERCENT, Heat};
 use hugelift_core::policy::{Policy, SpanChoice};
@@ -19,6 +20,7 @@ use hugelift_lab::read_machine::read_machine;
 use hugelift_lab::results::machine::Tlb;
 use hugelift_linux::io::console;
 use hugelift_linux::machine::tree::Tree;
+use hugelift_measure::cost::Watch;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -69,6 +71,8 @@ struct Advice {
     entries: Option<u64>,
     /// Memory that copies would take at most.
     copy_bytes: u64,
+    /// Whether it waited for memory, as `inspect --cost` shows it.
+    cost: Option<Cost>,
     commands: Vec<Command>,
 }
 
@@ -84,16 +88,19 @@ struct Command {
 /// # Errors
 /// The process cannot be read or sampled, or the advice cannot be printed.
 pub fn run(args: &AdviseArgs) -> Result<Exit, Failure> {
+    // What it costs to be watched is not worth a failure: without it the advice lacks a line.
+    let watch = Watch::start(args.pid).ok();
     let (report, heat) = with_heat(args.pid, &Policy::default(), args.time)?;
+    let cost = watch.map(Watch::finish);
     let mut tlbs = read_machine(&Tree::default()).tlbs;
     tlbs.retain(|tlb| tlb.kind != "data");
-    let advice = advice(args.pid, &report, heat, tlbs);
+    let advice = advice(args.pid, &report, heat, tlbs, cost);
     console::print(&if args.json { output::json(&advice)? } else { text(&advice) })?;
     Ok(Exit::SUCCESS)
 }
 
-/// Returns what follows from the state of a process and the code that it uses.
-fn advice(pid: u32, report: &Report, heat: Heat, tlbs: Vec<Tlb>) -> Advice {
+/// Returns what follows from the state of a process, the code that it uses, and what huge pages cost it.
+fn advice(pid: u32, report: &Report, heat: Heat, tlbs: Vec<Tlb>, cost: Option<Cost>) -> Advice {
     let code = report.totals.get(&Part::Text).copied().unwrap_or_default();
     let entries = entries(&tlbs, heat.page_size);
     let known = Known { entries, liftable: code.liftable_bytes, huge: code.huge_bytes };
@@ -110,6 +117,7 @@ fn advice(pid: u32, report: &Report, heat: Heat, tlbs: Vec<Tlb>) -> Advice {
         tlbs,
         entries,
         copy_bytes,
+        cost,
         commands: commands(pid, verdict),
     }
 }
@@ -151,6 +159,12 @@ fn text(advice: &Advice) -> String {
     table.row(["TLBs for code", &tlbs(&advice.tlbs)]);
     table
         .row(["cost of a lift", &format!("at most {} of memory for copies", human_bytes(advice.copy_bytes))]);
+    if let Some(cost) = &advice.cost {
+        table.row(["waits for memory", &cost.says]);
+        if let Some(note) = &cost.note {
+            table.row(["", note]);
+        }
+    }
     let mut commands = Table::new([LEFT, LEFT]).indented(2);
     for Command { line, what } in &advice.commands {
         commands.row([line.as_str(), what]);

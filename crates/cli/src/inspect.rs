@@ -25,8 +25,8 @@ use hugelift_linux::io::terminal;
 use hugelift_linux::proc::mapped::MappedFiles;
 use hugelift_linux::proc::procfs::Process;
 use hugelift_linux::proc::snapshot;
-use hugelift_measure::heat;
 use hugelift_measure::perf::workload::Signals;
+use hugelift_measure::{cost, heat};
 use hugelift_pages::pagecache::{self, Search};
 use hugelift_report::html::map::document;
 use std::ffi::{OsStr, OsString};
@@ -45,6 +45,12 @@ pub struct InspectArgs {
     /// Also sample for TIME which code the process uses, as in 10 (seconds) or 500ms
     #[arg(long, value_name = "TIME", value_parser = quantity::positive_duration, help_heading = heading::OUTPUT)]
     heat: Option<Duration>,
+
+    /// Instead watch the process for TIME, and say whether its threads waited for compaction, reclaim or copies at
+    /// writes, and what the machine did for huge pages meanwhile
+    #[arg(long, value_name = "TIME", value_parser = quantity::positive_duration, help_heading = heading::OUTPUT,
+        conflicts_with_all = ["heat", "html", "verbose"])]
+    cost: Option<Duration>,
 
     /// Print JSON, version 1 of the schema
     #[arg(long, help_heading = heading::OUTPUT)]
@@ -69,6 +75,9 @@ pub struct InspectArgs {
 /// # Errors
 /// The process or program cannot be read, or the report cannot be written.
 pub fn run(args: &InspectArgs) -> Result<Exit, Failure> {
+    if let Some(time) = args.cost {
+        return cost(pid(&args.target).ok_or(NO_COST)??, time, args.json);
+    }
     let policy = args.policy.policy()?;
     let report = match (pid(&args.target), args.heat) {
         (Some(pid), None) => of_process(pid?, &policy)?,
@@ -131,6 +140,14 @@ pub fn with_heat(pid: u32, policy: &Policy, time: Duration) -> Result<(Report, H
     Ok((report, heat.map_err(|why| format!("cannot sample process {pid}: {why}"))?))
 }
 
+/// Watches what a process waits for, and prints it.
+fn cost(pid: u32, time: Duration, json: bool) -> Result<Exit, Failure> {
+    let signals = Signals::block().map_err(|e| format!("signalfd: {e}"))?;
+    let cost = cost::watch(pid, time, &signals).map_err(|why| why.to_string())?;
+    console::print(&if json { output::json(&cost)? } else { hugelift_report::cost::text(&cost) })?;
+    Ok(Exit::SUCCESS)
+}
+
 /// Says why no object was found in the process.
 fn no_objects(pid: u32) -> String {
     let exe = MappedFiles::of(Process::new(pid)).executable();
@@ -143,6 +160,7 @@ fn no_objects(pid: u32) -> String {
 }
 
 const NO_PROCESS: &str = "--heat samples a process: give its id in place of a program";
+const NO_COST: &str = "--cost watches a process: give its id in place of a program";
 
 /// The most objects that are named of those that a program opens after its start.
 const MAX_NAMED: usize = 3;

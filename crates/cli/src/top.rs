@@ -24,8 +24,9 @@ use std::time::Duration;
 ///
 /// TEXT is the size of the code of the executable and all its shared objects. TEXT×CPU is that size
 /// in MB, times the number of CPUs that the process keeps busy: where it is large and HUGE is small,
-/// try `hugelift run` or `hugelift compare`. `?` stands for what may not be read (another user's
-/// process), `-` for what was not read.
+/// try `hugelift run` or `hugelift compare`. IN USE, on the screen, is the code that it uses, by samples: `hugelift advise`
+/// compares it with what the CPU's TLBs hold. `?` stands for what may not be read (another user's
+/// process), `-` for what was not read or sampled.
 #[derive(Args, Debug)]
 pub struct TopArgs {
     /// Time between two readings, from 100ms to 1h, as in 5 (seconds), 500ms or 1m
@@ -100,7 +101,9 @@ fn once(args: &TopArgs) -> Result<(), Failure> {
 
 /// Returns the table as lines of at most `width` columns.
 fn text(rows: &[Row], width: usize) -> String {
-    let columns = view::columns(rows, width);
+    let mut columns = view::columns(rows, width);
+    // The code in use is sampled on a screen, which has time for it.
+    columns.retain(|column| *column != Column::InUse);
     let mut table = Table::new(columns.iter().map(|c| if c.is_number() { RIGHT } else { LEFT }));
     table.row(columns.iter().map(|c| c.title()));
     for row in rows {

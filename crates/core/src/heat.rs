@@ -16,7 +16,7 @@ pub mod tally;
 pub mod verdict;
 
 use crate::addr::PageSize;
-use crate::printable::{Escape, Untrusted};
+use crate::printable::{Escape, Untrusted, thousands};
 pub use chao::PagesInUse;
 pub use hot::HOT_PERCENT;
 use hot::HotCode;
@@ -85,6 +85,14 @@ impl ObjectHeat {
     pub fn name(&self) -> String {
         self.path.file_name().unwrap_or(self.path.as_os_str()).escaped().to_string()
     }
+
+    /// Returns "99 % of the samples are in 28 huge pages of 114".
+    pub fn says(&self) -> String {
+        format!(
+            "{HOT_PERCENT} % of the samples are in {} huge pages of {}",
+            self.hot_huge_pages, self.huge_pages
+        )
+    }
 }
 
 impl Heat {
@@ -99,4 +107,25 @@ impl Heat {
     pub fn user_samples(&self) -> u64 {
         self.samples - self.kernel_samples.unwrap_or(0)
     }
+
+    /// Returns "9 412 samples of CPU time in 10.0 s", or why there are none.
+    pub fn says(&self) -> String {
+        let seconds = self.milliseconds as f64 / 1000.0;
+        let ended = if self.ended { ", then it ended" } else { "" };
+        match self.samples {
+            0 if self.ended => format!("no samples: the process ended after {seconds:.1} s"),
+            0 => format!("no samples in {seconds:.1} s: the process slept"),
+            n => format!("{} samples of CPU time in {seconds:.1} s{ended}", thousands(n)),
+        }
+    }
+
+    /// Returns a share of its samples: "12.3 %".
+    pub fn share(&self, samples: u64) -> String {
+        percent(samples, self.samples)
+    }
+}
+
+/// Returns `part` of `all` as "12.3 %".
+pub fn percent(part: u64, all: u64) -> String {
+    format!("{:.1} %", 100.0 * part as f64 / all.max(1) as f64)
 }

@@ -18,6 +18,7 @@ pub mod budget;
 pub mod by_address;
 pub mod collapse;
 pub mod complaints;
+pub mod cost;
 pub mod demangle;
 pub mod elf;
 pub mod entry_elf;

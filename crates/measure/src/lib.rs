@@ -17,6 +17,7 @@
 //! | [`ministat`] | samples compared by Student's t, as ministat(1) does |
 //! | [`pmu`] | the events of each CPU model and what follows from their counts |
 //! | [`perf`] | counting events by perf_event_open(2) |
+//! | [`cost`] | what threads waited for: compaction, reclaim, copies; what the machine did for huge pages |
 //! | [`heat`] | the code in use, by samples of instruction addresses |
 //! | [`processes`] | all processes: their CPU time, their text and its huge bytes |
 //! | [`host`], [`uprobe`] | the machine in one line; a count of executions of one instruction |
@@ -24,6 +25,7 @@
 
 pub mod child;
 pub mod comparison;
+pub mod cost;
 pub mod coverage;
 pub mod generated;
 pub mod heat;

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`comparison`] | bare against lifted: `hugelift compare` |
 //! | [`pmu`] | counts of events: `hugelift stat` |
+//! | [`cost`] | what a process waited for: `hugelift inspect --cost` |
 //! | [`lab`] | the experiments of `hugelift lab`, as text and as comma-separated values |
 //! | [`doctor`] | a diagnosis |
 //! | [`pool`] | the hugetlb pools, and what programs need of them |
@@ -13,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 pub mod comparison;
+pub mod cost;
 pub mod doctor;
 pub mod html;
 pub mod lab;

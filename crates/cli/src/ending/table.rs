@@ -140,6 +140,10 @@ pub const ALL: &[Ending] = &[
                 line: "hugelift inspect --heat 10 $(pidof mariadbd)",
                 what: "sample for 10 seconds which code it uses",
             },
+            Example {
+                line: "sudo hugelift inspect --cost 10 $(pidof redis-server)",
+                what: "watch for 10 seconds whether huge pages stall it",
+            },
         ],
     },
     Ending {

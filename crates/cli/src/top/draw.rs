@@ -62,6 +62,7 @@ fn table_title(view: &View) -> Line<'static> {
     Line::from(vec![
         Span::styled("hugelift top", BOLD),
         Span::raw(format!("  {processes}, every {} s", view.interval.as_secs_f64())),
+        Span::styled(view.no_samples().map(|why| format!(", code in use: {why}")).unwrap_or_default(), FAINT),
         Span::styled(view.no_walks().map(|why| format!(", {why}")).unwrap_or_default(), FAINT),
     ])
 }
@@ -94,6 +95,7 @@ fn table(frame: &mut Frame, view: &mut View, area: Rect) {
         Column::User => Constraint::Length(10),
         Column::Cpu | Column::Walks => Constraint::Length(7),
         Column::Text => Constraint::Length(9),
+        Column::InUse => Constraint::Length(8),
         Column::BusyText | Column::Faults => Constraint::Length(10),
         Column::Huge => Constraint::Length(14),
         Column::Command => Constraint::Min(8),

@@ -8,9 +8,12 @@ use crate::failure::Failure;
 use crate::inspect;
 use hugelift_core::policy::Policy;
 use hugelift_lift::text::{Style, text};
+use hugelift_linux::machine::base_page;
 use hugelift_linux::proc::procfs::ProcError;
-use hugelift_measure::processes::Reading;
+use hugelift_measure::heat::many::Many;
+use hugelift_measure::perf::counters::raise_file_limit;
 use hugelift_measure::processes::reader::Processes;
+use hugelift_measure::processes::{Reading, Sample};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::cursor::Show;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
@@ -92,10 +95,15 @@ fn read_on(
     let (send, receive) = sync_channel(1);
     std::thread::spawn(move || {
         let mut processes = Processes::new();
+        raise_file_limit();
+        let (mut many, page) = (Many::new(interval), base_page().bytes());
         let mut pause = FIRST.min(interval);
         loop {
             let first = on_screen.lock().map(|pids| pids.clone()).unwrap_or_default();
-            let reading = processes.read(&first, number.max(first.len()), interval / SHARE);
+            let mut reading = processes.read(&first, number.max(first.len()), interval / SHARE);
+            if let Ok(reading) = &mut reading {
+                sample(&mut many, reading, &first, page);
+            }
             if send.send(reading).is_err() {
                 return;
             }
@@ -104,6 +112,18 @@ fn read_on(
         }
     });
     receive
+}
+
+/// Adds the code in use of the processes on the screen.
+fn sample(many: &mut Many, reading: &mut Reading, on_screen: &[u32], page: u64) {
+    let is_seen = |sample: &&Sample| on_screen.contains(&sample.stat.pid);
+    let seen = reading.samples.iter().filter(is_seen);
+    many.read(&seen.map(|sample| (sample.stat.identity(), sample.stat.cpu)).collect::<Vec<_>>());
+    for sample in &mut reading.samples {
+        let pages = many.pages(sample.stat.identity());
+        sample.code_in_use = pages.map(|pages| pages.estimate.saturating_mul(page));
+    }
+    reading.no_samples = many.refusal().map(String::from);
 }
 
 fn session(

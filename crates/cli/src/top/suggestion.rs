@@ -50,6 +50,7 @@ mod tests {
                 }),
                 unknown,
                 walk_share: None,
+                code_in_use: None,
             };
             assert!(!suggestion(&row, true).contains("sudo"));
             suggestion(&row, false)

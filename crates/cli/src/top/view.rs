@@ -129,6 +129,11 @@ impl View {
         self.before.as_ref()?.no_walks.as_deref()
     }
 
+    /// Returns why the code in use is not sampled.
+    pub fn no_samples(&self) -> Option<&str> {
+        self.before.as_ref()?.no_samples.as_deref()
+    }
+
     /// Returns the rows that the filter lets through, in order.
     pub fn rows(&self) -> &[Row] {
         &self.shown
@@ -272,6 +277,7 @@ pub fn columns(rows: &[Row], width: usize) -> Vec<Column> {
         .filter(|column| match column {
             Column::Walks => counters,
             Column::User => width >= 84,
+            Column::InUse => width >= 78,
             Column::Faults => width >= 70,
             Column::Cpu | Column::Text => width >= 56,
             _ => true,
@@ -303,7 +309,15 @@ mod tests {
             ..Stat::default()
         };
         let command = format!("program{pid} --option");
-        Sample { stat, user: "root".into(), command, executable_text: 1 << 20, text, walk_share: None }
+        Sample {
+            stat,
+            user: "root".into(),
+            command,
+            executable_text: 1 << 20,
+            text,
+            walk_share: None,
+            code_in_use: None,
+        }
     }
 
     /// Three processes of 10, 20 and 30 % CPU time: known, unreadable, not read.
@@ -314,6 +328,7 @@ mod tests {
             at: Duration::from_secs(at),
             ticks: 100,
             no_walks: Some("no PMU".into()),
+            no_samples: None,
             samples: vec![
                 sample(1, 10 * times, TextState::Known(text.clone())),
                 sample(2, 20 * times, TextState::Unreadable),
@@ -398,6 +413,26 @@ mod tests {
         assert!(lines[1].contains("WALK%▾ COMMAND"), "{lines:?}");
         assert!(lines[2].contains("    4.3 program2"), "{lines:?}");
         assert!(lines[3].contains("      - program"), "{lines:?}");
+    }
+
+    #[test]
+    fn issue_31_3_the_code_in_use_where_it_is_sampled() {
+        let mut view = view();
+        let mut next = view.before.clone().unwrap();
+        next.at += Duration::from_secs(1);
+        next.samples[1].code_in_use = Some(1600 << 10);
+        view.take(next.clone());
+        view.column = Column::InUse;
+        view.arrange();
+        let lines = drawn(&mut view, 110, 6);
+        assert!(lines[1].contains(" IN USE▾ "), "{lines:?}");
+        assert!(lines[2].contains("  1.6 MB ") && lines[2].ends_with("program2"), "{lines:?}");
+        assert!(lines[3].contains("       - "), "{lines:?}");
+        assert!(!drawn(&mut view, 70, 6)[1].contains("IN USE"));
+        next.at += Duration::from_secs(1);
+        next.no_samples = Some("kernel.perf_event_paranoid is 4".into());
+        view.take(next);
+        assert!(drawn(&mut view, 110, 6)[0].contains(", code in use: kernel.perf_event_paranoid is 4"));
     }
 
     #[test]

@@ -20,6 +20,7 @@ const SCHEMAS: &[(&str, &str)] = schemas![
     "attach-watch",
     "compare",
     "doctor",
+    "inspect-cost",
     "keep-status",
     "lab",
     "lab-all",

@@ -303,3 +303,27 @@ fn issue_31_advice_on_one_screen() {
     let name = advise(&["mariadbd"]).bare();
     assert!(refusal(&name).contains("pidof mariadbd"), "{name:?}");
 }
+
+/// The map has the samples of each huge page, as the report has them.
+#[test]
+fn issue_31_3_the_map_is_hot_where_the_samples_are() {
+    let pages = Pages::start(&["64"]);
+    let shown = inspect(&["--heat", "2", "--html", "-", &pages.pid()]).bare();
+    assert_eq!((shown.end, &*shown.stderr), (End::Code(0), ""));
+    let page = &shown.stdout;
+    let (_, json) = page.split_once("id=\"report\">").expect("the report");
+    let report: Value = serde_json::from_str(json.split("</script>").next().expect("its end")).expect("JSON");
+    fits("report", &report);
+    let first = &list(&report["heat"], "objects")[0];
+    let (hot, all) = (number(first, "hot_huge_pages"), number(first, "huge_pages"));
+    assert!(page.contains(&format!("99 % of the samples are in {hot} huge pages of {all}")), "{first}");
+    for object in list(&report["heat"], "objects").iter().filter(|object| object["path"] == first["path"]) {
+        for span in list(object, "spans") {
+            // Numbers of five digits have a space in them.
+            let samples = number(span, "samples");
+            assert!(samples > 999 || page.contains(&format!("\n{samples} samples, ")), "{span}");
+        }
+    }
+    // One is in the legend.
+    assert!(page.matches("class=\"h-8\"").count() >= 2, "the hottest huge page has the highest bar");
+}

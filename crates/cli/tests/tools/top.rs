@@ -3,8 +3,8 @@
 
 use crate::common::run::End;
 use crate::common::screen::Screen;
-use crate::common::{Cmd, HUGELIFT, Held, WITH_FAULT_POINTS, fat, fits};
-use crate::{need, need_root};
+use crate::common::{Cmd, HUGELIFT, Held, WITH_FAULT_POINTS, fat, fits, open_dir, plain};
+use crate::{need, need_root, skip};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -184,6 +184,63 @@ fn live_sort_filter_map_resize_and_quit() {
     screen.until("no process any more", |t| t.contains("0 of "));
     screen.press("\x1b");
     screen.until("all of them", |t| !t.contains(" of ") && t.contains("PID"));
+    screen.press("q");
+    assert_eq!(screen.end().0, End::Code(0));
+}
+
+/// A busy process has its code in use on the screen, one that sleeps has none.
+#[test]
+fn issue_31_3_the_code_in_use_on_the_screen() {
+    let program = plain("pages").flags(&["-fno-toplevel-reorder"]).build();
+    let cmd = |pages| Cmd::new([&program]).arg(pages);
+    let busy = Held::start_busy(&cmd("64"), None, &program);
+    let asleep = Held::start(&cmd("0"), None, &program);
+    let mut screen = Screen::start(&[HUGELIFT, "top", "--interval", "0.3"], 30, 140);
+    screen.until("the table", |t| t.contains("IN USE") || t.contains("code in use: "));
+    screen.press("/pages-\r");
+    // The cell behind HUGE, which is "-", "0%" or as "81% thp".
+    let cell = |text: &str, pid: u32| {
+        let header = text.lines().find(|l| l.contains("IN USE"))?;
+        let end = header.find("IN USE").map(|at| header[..at].chars().count() + 6)?;
+        let line = text.lines().find(|l| l.trim_start().starts_with(&format!("{pid} ")))?;
+        let before: String = line.chars().skip(end.saturating_sub(9)).take(9).collect();
+        Some(before.trim().to_string())
+    };
+    let text = screen.until("the code in use", |t| {
+        t.contains("code in use: ") || cell(t, busy.pid()).is_some_and(|c| c.ends_with("kB"))
+    });
+    if text.contains("code in use: ") {
+        skip!("{}", text.lines().next().unwrap_or_default());
+    }
+    // 64 hot pages of 4 kB, their caller and what ran before.
+    let shown = cell(&text, busy.pid()).expect("its cell");
+    let size: f64 = shown.split(' ').next().and_then(|n| n.parse().ok()).expect("a number");
+    assert!((200.0..400.0).contains(&size), "{shown}: {text}");
+    assert_eq!(cell(&text, asleep.pid()).as_deref(), Some("-"), "{text}");
+    screen.press("q");
+    assert_eq!(screen.end().0, End::Code(0));
+}
+
+/// The user nobody may not sample root's processes: the title says why, and the table is as before.
+#[test]
+fn issue_31_3_who_may_not_sample_sees_why() {
+    need_root!();
+    need!("setpriv");
+    let busy = Held::start_busy(&Cmd::new(["sh", "-c", "while :; do :; done"]), None, "/bin/sh".as_ref());
+    let dir = open_dir(&[]);
+    let hugelift = dir.path().join("hugelift");
+    crate::common::cache::copy(HUGELIFT, &hugelift);
+    let hugelift = hugelift.to_str().expect("UTF-8");
+    let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", hugelift];
+    let mut screen = Screen::start(&[&nobody[..], &["top", "--interval", "0.2"]].concat(), 30, 250);
+    screen.until("the table", |t| t.contains("IN USE"));
+    // Its own process, which it may sample, is left out.
+    screen.press(&format!("/{}\r", busy.pid()));
+    let text = screen.until("the reason", |t| t.contains("code in use: "));
+    assert!(text.lines().next().is_some_and(|l| l.contains("perf_event_paranoid")), "{text}");
+    let pid = busy.pid().to_string();
+    let line = text.lines().find(|l| l.split_whitespace().next() == Some(&pid)).expect("its line");
+    assert!(line.contains(" - ") && line.contains("while :"), "{line}");
     screen.press("q");
     assert_eq!(screen.end().0, End::Code(0));
 }

@@ -2,7 +2,7 @@
 //! The code in use as text: object by object, and a bar in which each cell is as high as it is hot.
 
 use hugelift_core::addr::human_bytes;
-use hugelift_core::heat::{HOT_PERCENT, Heat, ObjectHeat};
+use hugelift_core::heat::{Heat, ObjectHeat};
 use hugelift_core::printable::thousands;
 use hugelift_core::report::PartReport;
 use hugelift_core::table::{LEFT, RIGHT, Table};
@@ -15,14 +15,14 @@ const HEIGHTS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇'
 /// Returns what was found: each line ends with a newline. Objects with less than one percent of the samples are counted
 /// only, unless `verbose`.
 pub fn heat(heat: &Heat, verbose: bool) -> String {
-    let mut out = format!("code in use: {}\n", what(heat));
+    let mut out = format!("code in use: {}\n", heat.says());
     if heat.samples == 0 {
         return out;
     }
     let mut table = Table::new([LEFT, RIGHT, LEFT]).indented(2);
     let is_shown = |object: &&ObjectHeat| verbose || object.samples * 100 >= heat.samples;
     for object in heat.objects.iter().filter(is_shown) {
-        table.row([object.name(), share(object.samples, heat.samples), one(object, heat)]);
+        table.row([object.name(), heat.share(object.samples), one(object, heat)]);
     }
     out += &table.to_string();
     let folded = heat.objects.iter().filter(|object| !is_shown(object)).count();
@@ -37,37 +37,15 @@ pub fn heat(heat: &Heat, verbose: bool) -> String {
     out
 }
 
-/// Returns "9 412 samples of CPU time in 10.0 s".
-fn what(heat: &Heat) -> String {
-    let seconds = heat.milliseconds as f64 / 1000.0;
-    let ended = if heat.ended { ", then it ended" } else { "" };
-    match heat.samples {
-        0 if heat.ended => format!("no samples: the process ended after {seconds:.1} s"),
-        0 => format!("no samples in {seconds:.1} s: the process slept"),
-        n => format!("{} samples of CPU time in {seconds:.1} s{ended}", thousands(n)),
-    }
-}
-
 fn one(object: &ObjectHeat, heat: &Heat) -> String {
-    format!(
-        "{HOT_PERCENT} % of the samples are in {} huge pages of {}; pages of {} in use: {}",
-        object.hot_huge_pages,
-        object.huge_pages,
-        human_bytes(heat.page_size),
-        object.pages
-    )
+    format!("{}; pages of {} in use: {}", object.says(), human_bytes(heat.page_size), object.pages)
 }
 
 fn elsewhere(heat: &Heat) -> String {
-    let kernel = heat
-        .kernel_samples
-        .map_or("kernel not sampled".into(), |n| format!("kernel {}", share(n, heat.samples)));
-    let [jit, other] = [heat.jit_samples, heat.other_samples].map(|n| share(n, heat.samples));
+    let kernel =
+        heat.kernel_samples.map_or("kernel not sampled".into(), |n| format!("kernel {}", heat.share(n)));
+    let [jit, other] = [heat.jit_samples, heat.other_samples].map(|n| heat.share(n));
     format!("{kernel}, code that the process has made itself {jit}, other {other}")
-}
-
-fn share(part: u64, all: u64) -> String {
-    format!("{:.1} %", 100.0 * part as f64 / all.max(1) as f64)
 }
 
 /// Returns what limits the figures.

@@ -8,12 +8,14 @@
 //! | `ring` | the event of one thread with its ring buffer |
 //! | `threads` | the events of all threads, or of the busiest of very many |
 //! | `pace` | how often samples are taken, and how often what costs time is repeated |
+//! | [`many`] | many processes at once, for `top` |
 //!
 //! Each thread has an event of its own, without inheritance, and the list of threads is read again and again. The other
 //! way is inherited events, which see each new thread at once. The kernel gives those a buffer for each CPU only, so
 //! that they need as many files as threads times CPUs, and 100 threads on 128 CPUs would need 12,800. What is missed
 //! here is a thread that lives for less than the time between two lists.
 
+pub mod many;
 mod pace;
 mod records;
 mod ring;
@@ -56,7 +58,7 @@ pub fn sample(pid: u32, time: Duration, signals: &Signals) -> Result<Heat, Refus
     raise_file_limit();
     let mut tally = Tally::new(&snapshot::live(Some(process.pid()), 0)?);
     let mut rate = Rate::default();
-    let mut threads = Threads::open(process, rate.period())?;
+    let mut threads = Threads::open(process, rate.period(), threads::MOST)?;
     let began = Instant::now();
     let (mut batch, mut outside, mut lost) = (Batch::default(), 0, 0);
     let (mut list, mut lookup) = (Due::default(), Due::default());

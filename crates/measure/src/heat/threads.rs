@@ -10,8 +10,8 @@ use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-/// The most threads that are sampled: each needs a file and 12 kB of locked memory.
-const MOST: usize = 256;
+/// The most threads of a process that are sampled: each needs a file and 12 kB of locked memory.
+pub(super) const MOST: usize = 256;
 
 /// The threads that are sampled.
 #[derive(Debug)]
@@ -19,6 +19,8 @@ pub(super) struct Threads {
     process: Process,
     rings: HashMap<i32, Ring>,
     period: Duration,
+    /// The most threads that are sampled.
+    most: usize,
     /// No more events can be opened: of files or of memory that may be locked there are no more.
     full: bool,
     buffer: Vec<u8>,
@@ -31,15 +33,16 @@ pub(super) struct Threads {
 }
 
 impl Threads {
-    /// Opens an event for each thread; of more than [`MOST`], for those that have used the most CPU time.
+    /// Opens an event for each thread; of more than `most`, for those that have used the most CPU time.
     ///
     /// # Errors
     /// There is no event for any thread.
-    pub(super) fn open(process: Process, period: Duration) -> Result<Threads, PerfError> {
+    pub(super) fn open(process: Process, period: Duration, most: usize) -> Result<Threads, PerfError> {
         let mut threads = Threads {
             process,
             rings: HashMap::new(),
             period,
+            most,
             full: false,
             buffer: Vec::new(),
             all: 0,
@@ -73,10 +76,10 @@ impl Threads {
         self.rings.retain(|thread, _| there.contains(thread));
         let mut all = list.len();
         let mut new: Vec<i32> = list.into_iter().filter(|thread| !self.rings.contains_key(thread)).collect();
-        if self.rings.len() + new.len() > MOST && !self.full {
+        if self.rings.len() + new.len() > self.most && !self.full {
             let process = self.process;
             new.sort_by_cached_key(|thread| Reverse(cpu_time(process, *thread)));
-            new.truncate(MOST - self.rings.len());
+            new.truncate(self.most - self.rings.len());
             // Later ones are left out: the CPU times of all would have to be read each time.
             self.full = true;
         } else if self.full {
@@ -97,6 +100,11 @@ impl Threads {
         self.all = self.all.max(all);
         self.sampled = self.sampled.max(self.rings.len());
         result
+    }
+
+    /// Returns how many threads are sampled now.
+    pub(super) fn count(&self) -> usize {
+        self.rings.len()
     }
 
     /// Adds the new samples of all threads.

@@ -48,6 +48,8 @@ pub struct Sample {
     pub text: TextState,
     /// Share of its cycles spent in page walks (0 to 1), where there are counters.
     pub walk_share: Option<f64>,
+    /// Bytes of its pages of code in use, where samples tell.
+    pub code_in_use: Option<u64>,
 }
 
 /// All processes with memory of their own at one moment.
@@ -59,6 +61,8 @@ pub struct Reading {
     pub ticks: u64,
     /// Why page walks are not counted, if they are not.
     pub no_walks: Option<String>,
+    /// Why the code in use is not sampled, if it is not.
+    pub no_samples: Option<String>,
     /// The processes.
     pub samples: Vec<Sample>,
 }
@@ -89,6 +93,9 @@ pub struct Row {
     pub unknown: Option<&'static str>,
     /// Share of its cycles spent in page walks; none without counters.
     pub walk_share: Option<f64>,
+    /// Bytes of its pages of code in use; none if it was not sampled. Only processes on a screen are.
+    #[serde(skip)]
+    pub code_in_use: Option<u64>,
 }
 
 impl Row {
@@ -113,6 +120,7 @@ impl Row {
             text,
             unknown,
             walk_share: sample.walk_share,
+            code_in_use: sample.code_in_use,
         }
     }
 
@@ -152,6 +160,8 @@ pub enum Column {
     Text,
     /// Size of the text times CPU time.
     BusyText,
+    /// Pages of code in use.
+    InUse,
     /// Huge bytes of the text.
     Huge,
     /// Page faults per second.
@@ -164,13 +174,14 @@ pub enum Column {
 
 impl Column {
     /// All of them, in the order of the table.
-    pub const ALL: [Column; 9] = [
+    pub const ALL: [Column; 10] = [
         Column::Pid,
         Column::User,
         Column::Cpu,
         Column::Text,
         Column::BusyText,
         Column::Huge,
+        Column::InUse,
         Column::Faults,
         Column::Walks,
         Column::Command,
@@ -184,6 +195,7 @@ impl Column {
             Column::Cpu => "CPU%",
             Column::Text => "TEXT",
             Column::BusyText => "TEXT×CPU",
+            Column::InUse => "IN USE",
             Column::Huge => "HUGE",
             Column::Faults => "FAULTS/s",
             Column::Walks => "WALK%",
@@ -209,6 +221,7 @@ impl Column {
                 None => format!("≥{}", human_bytes(row.executable_text_bytes)),
             },
             Column::BusyText => format!("{:.1}", row.busy_text() / f64::from(1 << 20)),
+            Column::InUse => row.code_in_use.map_or("-".into(), human_bytes),
             Column::Huge => row.text.as_ref().map_or_else(unknown, |text| text.to_string()),
             Column::Faults => format!("{:.0}", row.faults_per_s),
             Column::Walks => row.walk_share.map_or("-".into(), |share| format!("{:.1}", share * 100.0)),
@@ -224,6 +237,7 @@ pub fn sort(rows: &mut [Row], column: Column, reverse: bool) {
         Column::Cpu => Some(row.cpus),
         Column::Text => Some(row.known_text() as f64),
         Column::BusyText => Some(row.busy_text()),
+        Column::InUse => row.code_in_use.map(|bytes| bytes as f64),
         Column::Huge => row.text.as_ref().map(|text| text.huge_bytes as f64),
         Column::Faults => Some(row.faults_per_s),
         Column::Walks => row.walk_share,
@@ -276,11 +290,12 @@ mod tests {
             executable_text: 1 << 20,
             text: TextState::Size(text),
             walk_share: None,
+            code_in_use: None,
         }
     }
 
     fn reading(seconds: u64, samples: Vec<Sample>) -> Reading {
-        Reading { at: Duration::from_secs(seconds), ticks: 100, no_walks: None, samples }
+        Reading { at: Duration::from_secs(seconds), ticks: 100, no_walks: None, no_samples: None, samples }
     }
 
     #[test]

@@ -104,7 +104,8 @@ impl Processes {
             self.read_coverage(stat);
         }
         let samples = all.into_iter().filter_map(|(stat, text)| self.sample(stat, text)).collect();
-        Ok(Reading { at, ticks: self.ticks, no_walks: self.walks.as_ref().err().cloned(), samples })
+        let no_walks = self.walks.as_ref().err().cloned();
+        Ok(Reading { at, ticks: self.ticks, no_walks, no_samples: None, samples })
     }
 
     /// Reads `stat` and `statm` of each process; leaves out those that end meanwhile.
@@ -211,6 +212,7 @@ impl Processes {
             executable_text,
             text: known.text.clone(),
             walk_share: self.walks.as_ref().ok().and_then(|walks| walks.share(stat.identity())),
+            code_in_use: None,
             stat,
         })
     }

@@ -12,6 +12,7 @@
 //! | `--bare`, `--lifted` | the two sides of a comparison |
 //! | `--good`, `--bad` | what helps and what hurts |
 //! | `--thp`, `--hugetlb`, `--pagecache`, `--shared` | huge pages by backing |
+//! | `--hot` | code in use |
 //! | `--could`, `--lack`, `--edge`, `--left` | not huge: can be, something is lacking, cannot be or not asked for; the rest |
 
 use hugelift_core::printable;
@@ -121,14 +122,14 @@ const STYLE: &str = "\
   --bg: #fbfbf9; --panel: #ffffff; --fg: #1b1d21; --muted: #5d636e; --line: #d9dbd6;
   --accent: #0a5fb4; --bare: #8a6d00; --lifted: #0a5fb4; --good: #0b7a4b; --bad: #b3261e;
   --thp: #0072b2; --hugetlb: #00875f; --pagecache: #7a4fb5; --shared: #00838f;
-  --could: #e69f00; --lack: #d55e00; --edge: #b9bdc4; --left: #dcded9;
+  --hot: #c62828; --could: #e69f00; --lack: #d55e00; --edge: #b9bdc4; --left: #dcded9;
 }
 @media (prefers-color-scheme: dark) {
   :root {
     --bg: #14161a; --panel: #1c1f25; --fg: #e8e9ea; --muted: #9ba2ad; --line: #353a43;
     --accent: #6cb2f5; --bare: #e5b73b; --lifted: #6cb2f5; --good: #4cc38a; --bad: #ff7b72;
     --thp: #4da3e0; --hugetlb: #2fb98b; --pagecache: #a98be0; --shared: #3fbccb;
-    --could: #f0b429; --lack: #f07f3c; --edge: #5a606b; --left: #363b44;
+    --hot: #ff8a80; --could: #f0b429; --lack: #f07f3c; --edge: #5a606b; --left: #363b44;
   }
 }
 * { box-sizing: border-box; }

@@ -5,17 +5,20 @@
 //! has the same size in each window:
 //!
 //! ```text
+//!                    ##  __                      (how hot: only if the process was sampled)
 //!     0x400000  [/T][TT][TT][TT][TT][TT][TT][T.]      0x1400000 [..][DD][D ]
 //!               --- text                   - - rodata            ... data
 //! ```
 //!
 //! The line under a cell shows the part: each part has a line of its own form, and where a part begins, its name.
 
+use super::hot::{self, Hot};
 use super::tile::Tile;
 use crate::html::axis;
 use crate::html::label::width;
 use crate::html::page::escape;
 use hugelift_core::addr::{Addr, Range, human_bytes};
+use hugelift_core::heat::ObjectHeat;
 use hugelift_core::report::ObjectReport;
 use hugelift_core::snapshot::Part;
 use std::collections::BTreeMap;
@@ -35,16 +38,17 @@ const SAMPLE: f64 = 14.0;
 /// What is under a cell in its row: the line that shows the part.
 const UNDER: f64 = 6.0;
 
-/// The size of cells, in pixels, and how many a row has.
+/// The size of cells, in pixels, how many a row has, and the room above them for what shows how hot they are.
 struct Size {
     columns: u64,
     cell: f64,
     gap: f64,
+    above: f64,
 }
 
 /// Rows of both are about as wide, and fit in a narrow window.
-const LARGE: Size = Size { columns: 8, cell: 26.0, gap: 5.0 };
-const SMALL: Size = Size { columns: 16, cell: 12.0, gap: 3.5 };
+const LARGE: Size = Size { columns: 8, cell: 26.0, gap: 5.0, above: 1.0 };
+const SMALL: Size = Size { columns: 16, cell: 12.0, gap: 3.5, above: 1.0 };
 
 impl Size {
     fn pitch(&self) -> f64 {
@@ -58,14 +62,21 @@ impl Size {
 
 /// Returns the rows of an object, and the bytes that a cell stands for. `tiles`, each with its part, are sorted by
 /// address.
-pub(super) fn grid(object: &ObjectReport, tiles: &[(Part, Tile)], page: u64) -> (String, u64) {
+pub(super) fn grid(
+    object: &ObjectReport,
+    heat: Option<&ObjectHeat>,
+    tiles: &[(Part, Tile)],
+    page: u64,
+) -> (String, u64) {
     let occupied =
         |unit: u64| blocks(tiles, unit, 0).iter().map(|(first, last)| last - first + 1).sum::<u64>();
     // Doubled until the cells are few enough, so that cells stay aligned.
     let unit = std::iter::successors(Some(page.max(1)), |unit| unit.checked_mul(2))
         .find(|unit| occupied(*unit) <= MOST_CELLS)
         .unwrap_or(1 << 63);
-    let size = if occupied(unit) <= FEW_CELLS { LARGE } else { SMALL };
+    let hot = heat.map(|heat| Hot::new(heat, unit));
+    let above = if hot.is_some() { hot::LEVELS as f64 + 2.0 } else { 1.0 };
+    let size = Size { above, ..if occupied(unit) <= FEW_CELLS { LARGE } else { SMALL } };
     let mut rows: BTreeMap<u64, Row> = BTreeMap::new();
     let mut before: Option<u64> = None;
     let mut out = String::new();
@@ -79,7 +90,14 @@ pub(super) fn grid(object: &ObjectReport, tiles: &[(Part, Tile)], page: u64) -> 
         let count = rest.partition_point(|(_, t)| t.range.start.0 / unit <= last);
         rows.clear();
         for (part, tile) in &rest[..count] {
-            add(&mut rows, &size, unit, first, *part, tile);
+            add(&mut rows, &size, unit, first, hot.as_ref(), *part, tile);
+        }
+        for cell in hot.iter().flat_map(|_| first..=last) {
+            let column = ((cell - first) % size.columns) as f64 * size.pitch() + MARGIN;
+            let level = hot.as_ref().and_then(|hot| hot.level(cell));
+            if let (Some(level), Some(row)) = (level, rows.get_mut(&((cell - first) / size.columns))) {
+                row.cells += &(hot::bar(level, column, size.above - 1.0, size.cell) + "\n");
+            }
         }
         for (number, row) in &rows {
             let start = first.saturating_add(number * size.columns).saturating_mul(unit);
@@ -117,7 +135,15 @@ struct Row {
 
 /// Adds a tile to the rows of the block that begins with the cell `first`: its share of each of its cells, and a
 /// line under it.
-fn add(rows: &mut BTreeMap<u64, Row>, size: &Size, unit: u64, first: u64, part: Part, tile: &Tile) {
+fn add(
+    rows: &mut BTreeMap<u64, Row>,
+    size: &Size,
+    unit: u64,
+    first: u64,
+    hot: Option<&Hot>,
+    part: Part,
+    tile: &Tile,
+) {
     let class = tile.appearance.class();
     let begins = !rows.values().any(|row| row.names.iter().any(|(named, _)| *named == part));
     let mut at = tile.range.start.0;
@@ -137,14 +163,16 @@ fn add(rows: &mut BTreeMap<u64, Row>, size: &Size, unit: u64, first: u64, part: 
         }
         let _ = writeln!(
             row.cells,
-            "<rect class=\"{class}\" x=\"{left:.2}\" y=\"1\" width=\"{width:.2}\" height=\"{}\">\
-             <title>{range} ({})\n{part}, {}</title></rect>",
+            "<rect class=\"{class}\" x=\"{left:.2}\" y=\"{}\" width=\"{width:.2}\" height=\"{}\">\
+             <title>{range} ({})\n{part}, {}{}</title></rect>",
+            size.above,
             size.cell,
             human_bytes(range.len()),
-            escape(&tile.text)
+            escape(&tile.text),
+            hot.map(|hot| hot.line(number, part)).unwrap_or_default()
         );
         let line = row.lines.entry(part).or_default();
-        let _ = write!(line, "M{left:.2} {:.1}h{width:.2}", size.cell + 4.0);
+        let _ = write!(line, "M{left:.2} {:.1}h{width:.2}", size.above + size.cell + 3.0);
         at = end;
     }
 }
@@ -157,13 +185,13 @@ impl Row {
             out,
             "<text class=\"at\" x=\"{:.0}\" y=\"{:.1}\" text-anchor=\"end\">{start}</text>",
             MARGIN - 10.0,
-            size.cell / 2.0 + 5.0
+            size.above + size.cell / 2.0 + 4.0
         );
         out += &self.cells;
         for (part, line) in &self.lines {
             let _ = writeln!(out, "<path class=\"p-{part}\" d=\"{line}\"/>");
         }
-        let mut height = size.cell + 1.0 + UNDER;
+        let mut height = size.above + size.cell + UNDER;
         // Where the last name ends.
         let mut end = f64::INFINITY;
         for (part, left) in &self.names {

@@ -4,11 +4,13 @@
 
 mod appearance;
 mod grid;
+mod hot;
 mod tile;
 
 use crate::html::page::{escape, json, page, table};
 use appearance::Appearance;
 use hugelift_core::addr::{PageSize, human_bytes};
+use hugelift_core::heat::{Heat, ObjectHeat};
 use hugelift_core::printable::Escape;
 use hugelift_core::report::{ObjectReport, PartReport, Report, SkipReport, Total};
 use hugelift_core::snapshot::Part;
@@ -22,7 +24,8 @@ use tile::Tile;
 /// The report cannot be written as JSON.
 pub fn document(report: &Report) -> serde_json::Result<String> {
     let huge_page = PageSize::new(report.page_size).unwrap_or(PageSize::MB2);
-    let objects: Vec<Picture> = report.objects.iter().map(|o| Picture::new(o, huge_page)).collect();
+    let objects: Vec<Picture> =
+        report.objects.iter().map(|o| Picture::new(o, report.heat.as_ref(), huge_page)).collect();
     let mut appearances: BTreeMap<&Appearance, u64> = BTreeMap::new();
     for (_, tile) in objects.iter().flat_map(|o| &o.tiles) {
         *appearances.entry(&tile.appearance).or_default() += tile.range.len();
@@ -39,6 +42,7 @@ pub fn document(report: &Report) -> serde_json::Result<String> {
         patterns.concat()
     );
     legend(&mut body, &appearances, report);
+    body += &hot::summary(report.heat.as_ref());
     let (liftable, others): (Vec<&Picture>, Vec<&Picture>) = objects.iter().partition(|o| o.is_liftable());
     liftable.iter().for_each(|object| object.draw(&mut body));
     if !liftable.is_empty() {
@@ -160,18 +164,20 @@ fn legend(out: &mut String, appearances: &BTreeMap<&Appearance, u64>, report: &R
 /// An object and its tiles.
 struct Picture<'a> {
     object: &'a ObjectReport,
+    heat: Option<&'a ObjectHeat>,
     tiles: Vec<(Part, Tile)>,
     page: PageSize,
 }
 
-impl Picture<'_> {
-    fn new(object: &ObjectReport, page: PageSize) -> Picture<'_> {
+impl<'a> Picture<'a> {
+    fn new(object: &'a ObjectReport, heat: Option<&'a Heat>, page: PageSize) -> Picture<'a> {
         let tiles_of = |part: &PartReport| {
             tile::tiles(part, page).into_iter().map(|t| (part.part, t)).collect::<Vec<_>>()
         };
         let mut tiles: Vec<(Part, Tile)> = object.parts.iter().flat_map(tiles_of).collect();
         tiles.sort_by_key(|(_, tile)| tile.range.start);
-        Picture { object, tiles, page }
+        let heat = heat.and_then(|heat| heat.objects.iter().find(|hot| hot.path == object.path));
+        Picture { object, heat, tiles, page }
     }
 
     /// Whether something of it is huge or could be.
@@ -181,7 +187,7 @@ impl Picture<'_> {
 
     fn draw(&self, out: &mut String) {
         let sum = |f: fn(&PartReport) -> u64| human_bytes(self.object.parts.iter().map(f).sum());
-        let (grid, unit) = grid::grid(self.object, &self.tiles, self.page.bytes());
+        let (grid, unit) = grid::grid(self.object, self.heat, &self.tiles, self.page.bytes());
         let scale = if unit > self.page.bytes() {
             format!("; each cell {} pages: {}", unit / self.page.bytes(), human_bytes(unit))
         } else {
@@ -190,12 +196,13 @@ impl Picture<'_> {
         let _ = writeln!(
             out,
             "<section>\n<h3>{}</h3>\n<p class=\"muted\"><span class=\"mono\">{}</span><br>\
-             {}, liftable {}, huge {}{scale}</p>\n<div class=\"grid-of-pages\">{grid}</div>\n</section>",
+             {}, liftable {}, huge {}{scale}{}</p>\n<div class=\"grid-of-pages\">{grid}</div>\n</section>",
             escape(&name(self.object)),
             escape(&self.object.path.to_string()),
             sum(|p| p.bytes),
             sum(|p| p.liftable_bytes),
             sum(|p| p.huge_bytes),
+            self.heat.map(|heat| format!("<br>{}", heat.says())).unwrap_or_default(),
         );
     }
 }
