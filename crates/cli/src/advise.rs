@@ -132,7 +132,7 @@ fn commands(pid: u32, verdict: Verdict) -> Vec<Command> {
     let command = |words: &str, what| Command { line: format!("hugelift {words} {pid}"), what };
     let measure = command("compare --pid", "measures the gain: lifts and restores it in turn");
     let map = command("inspect --heat 10", "shows where the code in use is");
-    let lift = command("attach", "lifts it");
+    let lift = command("attach --hot 10", "lifts the code in use");
     let restore = command("restore", "undoes that");
     match verdict {
         Verdict::Nothing => vec![map],

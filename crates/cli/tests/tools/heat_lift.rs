@@ -2,6 +2,7 @@
 //! Tests of `hugelift attach --hot`: only the code in use is copied.
 
 use crate::common::huge::smaps;
+use crate::common::run::PATIENCE;
 use crate::common::{Cmd, End, HUGELIFT, Outcome, plain};
 use crate::heat::Pages;
 use crate::need_root;
@@ -10,7 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const HUGE: u64 = 2 << 20;
 
@@ -111,13 +112,26 @@ fn issue_31_4_an_interrupt_leaves_all_as_it_is() {
     let mut command = Command::new(HUGELIFT);
     command.args(["attach", "--backing", "thp", "--hot", "1m", &first.pid(), &second.pid()]);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("hugelift");
-    std::thread::sleep(Duration::from_millis(500));
+    // It samples once it reads the signal from a file, for which it has blocked it.
+    let deadline = Instant::now() + PATIENCE;
+    while !blocks_interrupts(child.id()) {
+        assert!(Instant::now() < deadline, "it does not begin");
+        std::thread::sleep(Duration::from_millis(5));
+    }
     kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).expect("kill");
     let output = child.wait_with_output().expect("its output");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(said.matches(": a signal has ended the sampling; it is as before\n").count(), 2, "{said}");
     assert_eq!((output.status.code(), output.stdout.len()), (Some(125), 0), "{said}");
     assert!(huge_pages(&first).is_empty() && huge_pages(&second).is_empty());
+}
+
+/// Returns whether a process has blocked SIGINT (proc_pid_status(5), `SigBlk`).
+fn blocks_interrupts(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask & 1 << (Signal::SIGINT as i32 - 1) != 0
 }
 
 #[test]

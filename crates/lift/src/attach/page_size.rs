@@ -29,7 +29,7 @@ pub struct Resized {
 /// that was written to.
 ///
 /// # Errors
-/// One line that says why the process cannot be changed. Where it is [`Fault::Lost`], some of them may be changed.
+/// One line that says why the process cannot be changed. If a thread was lost meanwhile, some of them may be changed.
 pub fn map_by(chosen: Chosen, seccomp: Seccomp, copies: &[Range], pages: Pages) -> Result<Resized, String> {
     let began = Instant::now();
     let chosen = chosen.reached()?;
