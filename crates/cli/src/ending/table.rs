@@ -141,7 +141,7 @@ pub const ALL: &[Ending] = &[
                 what: "sample for 10 seconds which code it uses",
             },
             Example {
-                line: "sudo hugelift inspect --cost 10 $(pidof redis-server)",
+                line: "sudo hugelift inspect --cost 10 $(pidof mariadbd)",
                 what: "watch for 10 seconds whether huge pages stall it",
             },
         ],
