@@ -163,12 +163,37 @@ fn issue_31_8_an_interrupt_and_a_kill_leave_a_program_that_works() {
         kill(Pid::from_raw(child.id().cast_signed()), signal).expect("kill");
         child.wait().expect("its end");
         if signal == Signal::SIGKILL {
+            // It may have been left on small pages, which another experiment has to find out.
+            let result = world.json(&["--pairs", "6"]);
+            assert!(of_periods(&result, 0).iter().max() < of_periods(&result, 1).iter().min(), "{result}");
+            assert_eq!(result["live"]["found"], "lifted", "{result}");
             let restored = world.cmd(&["restore", "PID"]).bare();
             assert_eq!(restored.end, End::Code(0), "{restored:?}");
         }
         assert_eq!((files(world.held.pid()), world.huge()), (before.clone(), 0), "{signal}");
     }
     world.finish();
+}
+
+#[test]
+fn issue_31_8_a_process_that_ends_gives_what_was_measured_until_then() {
+    need_root!();
+    let world = World::new();
+    let words = ["compare", "--pid", "PID", "--same-copy", "--object", "PROGRAM", "--time", "1m"];
+    let mut command = world.cmd(&words).command(None);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("hugelift");
+    let deadline = Instant::now() + PATIENCE;
+    while !is_small(&world) {
+        assert!(Instant::now() < deadline, "no copy is on small pages");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::thread::sleep(Duration::from_secs(2));
+    world.finish();
+    let output = child.wait_with_output().expect("its output");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("has ended") && said.lines().count() == 1, "{said}");
+    // On a busy machine there may be no pair yet.
+    assert!(output.status.success() || said.contains("too little"), "{said}");
 }
 
 /// Returns whether a mapping of a file of the store is excluded from huge pages.

@@ -17,7 +17,8 @@ impl Live {
     /// Maps the pages of this private mapping of a file by pages of the other size: drops them from the page tables
     /// (`MADV_DONTNEED`, which for such a mapping brings the file's bytes back), and maps them again. That is done only if
     /// the mapping cannot be written to and none of its pages was: their bytes would be lost. It is checked when the lent
-    /// thread has entered the kernel for the call.
+    /// thread has entered the kernel for the call. The mapping keeps the advice for such pages (`MADV_HUGEPAGE` or
+    /// `MADV_NOHUGEPAGE`).
     ///
     /// # Errors
     /// [`Fault::Kept`] if it is not such a mapping any more; [`Fault::Call`] if madvise(2) fails; [`Fault::Lost`].
@@ -33,8 +34,13 @@ impl Live {
         let madvise = |advice: u64| (libc::SYS_madvise, [range.start.0, range.len(), advice, 0, 0, 0]);
         let mut why = None;
         let made = self.borrow(|lent| {
-            if !mappings.has(expected) {
-                why = Some(OTHER);
+            // A mapping that stays as it is keeps its advice, too.
+            why = match (mappings.has(expected), pagemap::is_written(pid, range)) {
+                (false, _) => Some(OTHER),
+                (true, Ok(false)) => None,
+                (true, _) => Some(WRITTEN),
+            };
+            if why.is_some() {
                 return Ok(0);
             }
             let (number, args) = madvise(advice as u64);

@@ -21,7 +21,8 @@ pub fn remarks(comparison: &Comparison, live: &Live) -> Vec<String> {
     }
     if live.left_out_bytes > 0 {
         all.push(format!(
-            "{} of the copies had the same pages on both sides: they were written to, or are not of the store.",
+            "{} of the copies had the same pages on both sides: they were written to, are not of the store, or could not be \
+             changed.",
             human_bytes(live.left_out_bytes)
         ));
     }

@@ -20,7 +20,7 @@ const USUAL: Duration = Duration::from_secs(60);
 /// The length of a period, and what is left out after each switch.
 const PERIOD: Duration = Duration::from_millis(500);
 const SETTLE: Duration = Duration::from_millis(200);
-/// The length of a period where a switch takes a millisecond. Neighbours that are so short differ least.
+/// The length of a period where a switch takes a few milliseconds. Neighbours that are so short differ least.
 const SHORT: Duration = Duration::from_millis(50);
 
 /// What else can be compared. Clap forgets that an option requires --pid where one of these excludes --pid.
@@ -47,7 +47,7 @@ pub struct LiveArgs {
     cpu_per: Option<String>,
 
     /// Compare page sizes alone: both sides have the store's copy, mapped by huge pages or by small ones. A switch takes
-    /// a millisecond, so that periods can be short and the interval is narrow. Where the CPU joins small pages that lie side
+    /// a few milliseconds, so that periods can be short and the interval is narrow. Where the CPU joins small pages that lie side
     /// by side (AMD Zen, AArch64), the gain against the file's own pages may be larger than what this shows
     #[arg(long, requires = "pid", conflicts_with_all = OTHERS)]
     same_copy: bool,

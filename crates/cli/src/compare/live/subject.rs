@@ -125,9 +125,9 @@ impl Subject {
     /// # Errors
     /// It cannot be lifted, or nothing of it is huge afterwards.
     pub fn first_lift(&mut self) -> Result<()> {
-        // The copies that it has are never given up.
+        // The copies that it has are never given up. A hugelift that was killed may have left them on small pages.
         if self.same_copy && self.found == State::Lifted {
-            return Ok(());
+            return self.resize(Pages::Huge);
         }
         if self.found == State::Lifted {
             let (again, pid) = (could_lift_again(self.chosen(), &self.attach), self.pid);
