@@ -60,8 +60,10 @@ fn moves(section: &Section) -> bool {
 
 /// Returns a number of eight bytes, wherever it lies in the section, that would be an address of code which moves.
 fn address_of_code(pair: &Pair, section: &Section) -> Option<u64> {
-    // Names; the metadata of rustc; properties of the program.
-    let named = section.name == b".rustc" || section.name.starts_with(b".note.gnu.");
+    // Names; the metadata of rustc; properties of the program; what a linker prints when a function is used (a message
+    // whose last bytes and the next message's first are a small number).
+    let begins = [&b".note.gnu."[..], b".gnu.warning."];
+    let named = section.name == b".rustc" || begins.iter().any(|name| section.name.starts_with(name));
     if section.kind == elf::SHT_STRTAB.0 || named {
         return None;
     }
