@@ -190,7 +190,7 @@ fn followed(program: &Program) {
     std::fs::remove_dir_all(program.store()).expect("the store");
 
     // "hugelift attach PID", and its way back.
-    let (started, pid) = program.start_bare();
+    let (_started, pid) = program.start_bare();
     let name = pid.to_string();
     let before = files(pid);
     let attached = program.hugelift(&["attach", &name]);
