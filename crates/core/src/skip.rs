@@ -62,6 +62,9 @@ pub enum Reason {
     },
     /// The kernel has no pool of this page size.
     NoPool(PageSize),
+    /// A child of fork(2) may lose what is written to pages of the pool of this size
+    /// ([`crate::snapshot::Machine::pool_page_is_lost_at_fork`]).
+    LostAtFork(PageSize),
     /// The program has asked for something that huge pages, or a copy, would undo.
     Special(Attribute),
     /// The backing cannot be used for this part.
@@ -129,6 +132,7 @@ impl Reason {
             Reason::Patched => "patched",
             Reason::PoolShort { .. } => "pool-short",
             Reason::NoPool(_) => "no-pool",
+            Reason::LostAtFork(_) => "lost-at-fork",
             Reason::Special(_) => "special-memory",
             Reason::NotFor(..) => "not-for-this-part",
             Reason::OnTouch => "on-touch",
@@ -158,6 +162,7 @@ impl Reason {
             self,
             Reason::PoolShort { .. }
                 | Reason::NoPool(_)
+                | Reason::LostAtFork(_)
                 | Reason::NoSuchPage(..)
                 | Reason::NotFor(..)
                 | Reason::ThpOff(_)
@@ -222,7 +227,7 @@ impl Reason {
     /// returns the advice that contains names.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
-            Reason::NotFor(..) => "use --data-backing thp".into(),
+            Reason::NotFor(..) | Reason::LostAtFork(_) => "use --data-backing thp".into(),
             Reason::PoolShort { page, free, need, total } => {
                 grow_pool(*page, total.saturating_add(need.saturating_sub(*free)))
             }
@@ -311,6 +316,9 @@ impl fmt::Display for Reason {
                 write!(f, "hugetlb pool of {page} pages: free {free}, need {need}")
             }
             Reason::NoPool(page) => write!(f, "the kernel has no hugetlb pool of {page} pages"),
+            Reason::LostAtFork(page) => {
+                write!(f, "a child that it forks may read zeros instead of data on pool pages of {page} (Linux 6.12)")
+            }
             Reason::Special(attribute) => attribute.fmt(f),
             Reason::NotFor(backing, part) => write!(f, "{backing} cannot back {part}"),
             Reason::SmallerPages(page) => {

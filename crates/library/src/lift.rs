@@ -37,8 +37,9 @@ pub(crate) fn lift(options: &Options) -> Result<Outcome, Error> {
     let _turn = Turn::take().ok_or(Error::Busy)?;
     check_threads(options)?;
     let mut before = read_process()?;
-    if !before.machine.moves_hugetlb {
-        // Such a kernel maps a file over the span. If that failed, the span would be gone, perhaps with this code.
+    let machine = &before.machine;
+    if !machine.pools.iter().any(|pool| machine.moves(pool.page)) {
+        // A file would be mapped over the span. If that failed, the span would be gone, perhaps with this code.
         policy.backings.retain(|backing| *backing != Backing::Hugetlb);
     }
     if is_privileged() {

@@ -221,6 +221,36 @@ fn attach_to_threads_that_wait() {
     attach_and_restore(&["quiet"]);
 }
 
+/// Children that are forked have the code of their parent, whatever the kernel's page tables were used for before
+/// (`Machine::pool_page_is_lost_at_fork`).
+#[test]
+fn forked_children_have_the_copies() {
+    needs_root!();
+    let _alone = alone();
+    let Some(backing) = backing(24) else { lacks!("no huge pages of 2 MB") };
+    let running = Running::start(patient(&mut Command::new(victim("live.pie"))));
+    attached(&backing.options, running.pid);
+    assert!(running.copied() >= LIFTED, "{}", running.copied());
+    for _ in 0..20 {
+        // It drops caches of the whole machine.
+        if is_guest() {
+            free_small_objects();
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    running.report();
+}
+
+/// Makes the kernel free memory in which it had many small objects.
+fn free_small_objects() {
+    let folder = tempfile::tempdir().unwrap();
+    for number in 0..1500 {
+        std::fs::File::create(folder.path().join(number.to_string())).unwrap();
+    }
+    drop(folder);
+    std::fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
+}
+
 /// A wait of a program with one thread, how it ends, and what must come of it: the result, errno, the number of
 /// handled signals.
 struct Wait {

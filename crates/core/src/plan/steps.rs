@@ -40,7 +40,7 @@ pub(super) fn steps(machine: &Machine, backing: Backing, page: PageSize, job: &J
     // smaps does not show smaller folios.
     let verify = (machine.thp_page == Some(page)).then_some(Step::Verify { range: scratch });
     let (map, verify, behind) = match backing {
-        Backing::Hugetlb if machine.moves_hugetlb => {
+        Backing::Hugetlb if machine.moves(page) => {
             (vec![Step::Map { range: scratch, hugetlb: Some(page) }], None, vec![protect, place])
         }
         Backing::Hugetlb => (

@@ -118,6 +118,10 @@ impl<'a> Supply<'a> {
         let Some(pool) = self.pools.iter_mut().find(|p| p.page == page) else {
             return (0, Some(Reason::NoPool(page)));
         };
+        // What is written is not in the file that stands for it.
+        if part.is_writable() && self.snapshot.machine.pool_page_is_lost_at_fork(page) {
+            return (0, Some(Reason::LostAtFork(page)));
+        }
         // A child of fork(2) gets a copy of what is written, which is charged to its group.
         let charged = part.is_writable() || self.budget.counts_pools();
         let charge = |pages: u64| if charged { pages * page.bytes() } else { 0 };

@@ -62,6 +62,7 @@ fn reasons() -> Vec<Reason> {
         Reason::Patched,
         Reason::PoolShort { page, free: 2, need: 12, total: 8 },
         Reason::NoPool(page),
+        Reason::LostAtFork(page),
         Reason::Special(Attribute::Locked),
         Reason::NotFor(Backing::Hugetlb, Part::Stack),
         Reason::OnTouch,

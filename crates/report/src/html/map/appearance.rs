@@ -84,7 +84,7 @@ impl Appearance {
     pub fn skipped(skip: &SkipReport) -> Appearance {
         let (rank, colour, fill, texture) = match skip.reason {
             "not-lifted" => (10, "could", Hollow, Plain),
-            "pool-short" | "no-pool" | "no-such-page-size" => (20, "lack", Hollow, Rising),
+            "pool-short" | "no-pool" | "no-such-page-size" | "lost-at-fork" => (20, "lack", Hollow, Rising),
             "thp-off" | "no-thp" => (21, "lack", Hollow, Falling),
             "memory-limit" | "memory-short" => (22, "lack", Hollow, Dots),
             "failed" | "fragmented" => (23, "lack", Hollow, Crosses),
