@@ -317,7 +317,10 @@ impl fmt::Display for Reason {
             }
             Reason::NoPool(page) => write!(f, "the kernel has no hugetlb pool of {page} pages"),
             Reason::LostAtFork(page) => {
-                write!(f, "a child that it forks may read zeros instead of data on pool pages of {page} (Linux 6.12)")
+                write!(
+                    f,
+                    "a child that it forks may read zeros instead of data on pool pages of {page} (Linux 6.12)"
+                )
             }
             Reason::Special(attribute) => attribute.fmt(f),
             Reason::NotFor(backing, part) => write!(f, "{backing} cannot back {part}"),

@@ -12,6 +12,7 @@ mod compare_cut;
 mod compare_live;
 mod compare_pictures;
 mod compare_same_copy;
+mod compare_work;
 mod cost;
 mod docs;
 mod doctor;

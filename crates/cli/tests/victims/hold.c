@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Prints "ready", waits until stdin ends, and checks its code and constants before and
  * after. Meanwhile `hold spin` calls the function in the middle of its code every 10 ms,
- * for a debugger; `hold burn` calls functions all the time, for a profiler. */
+ * for a debugger; `hold burn` calls functions all the time, for a profiler; `hold serve` makes a
+ * system call after every few of them, as a server does. */
 #define _GNU_SOURCE
 #include "fat.h"
 #include <poll.h>
@@ -20,6 +21,10 @@ int main(int argc, char **argv)
 	while (argc > 1 && !strcmp(argv[1], "burn") && poll(&input, 1, 0) == 0)
 		for (int i = 0; i < 1000; i++)
 			fat_wrong(97);
+	for (int i = 0; argc > 1 && !strcmp(argv[1], "serve") && (i % 100 || poll(&input, 1, 0) == 0); i++) {
+		fat_wrong(97);
+		getppid();
+	}
 	while (read(0, &byte, 1) > 0)
 		;
 	printf("wrong %zu\n", fat_wrong(1));

@@ -480,12 +480,20 @@ fn pool_pages_that_a_child_may_lose_are_pages_of_a_file_and_hold_nothing_that_is
         snapshot
     };
     let of_text = |base| plan(&with_base(base, program(TEXT)), &on(&[Backing::Hugetlb])).spans;
-    assert!(of_text(4096)[0].attempts[0].steps.contains(&Step::Move { from: scratch_of(&of_text(4096)[0]), to: TEXT.start }));
+    assert!(
+        of_text(4096)[0].attempts[0]
+            .steps
+            .contains(&Step::Move { from: scratch_of(&of_text(4096)[0]), to: TEXT.start })
+    );
     for base in [16 << 10, 64 << 10] {
         assert_eq!(of_text(base)[0].attempts[0].steps[0], Step::CreateFile { bytes: TEXT.len(), page: PAGE });
         let refused = plan(&with_base(base, writable()), &data_on(&[Backing::Hugetlb]));
         assert!(refused.spans.is_empty(), "{base}: {:?}", refused.spans);
-        assert!(refused.skips.iter().any(|skip| skip.reason == Reason::LostAtFork(PAGE)), "{:?}", refused.skips);
+        assert!(
+            refused.skips.iter().any(|skip| skip.reason == Reason::LostAtFork(PAGE)),
+            "{:?}",
+            refused.skips
+        );
     }
 }
 

@@ -2,11 +2,12 @@
 //! What the verdict is on.
 
 use super::command::Command;
+use super::work::{Steady, Work};
 use crate::run::Figure;
 use serde::Serialize;
 
 /// What the verdict is on.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Metric {
     /// The growth of a counter per second: more is better.
@@ -24,8 +25,13 @@ pub enum Metric {
         /// Prints the counter.
         command: Command,
     },
+    /// CPU time of the process for one of what the kernel counts of it: less is better.
+    CpuPerWork(Steady),
     /// CPU time of the process per second: under a load that is the same in all periods, less is better.
-    Cpu,
+    Cpu {
+        /// Why it is not the CPU time for one of something.
+        why: String,
+    },
 }
 
 impl Metric {
@@ -33,9 +39,11 @@ impl Metric {
     pub fn figures(&self) -> &'static [Figure] {
         match self {
             Metric::Counter { .. } => &[Figure::Rate, Figure::CpuPerUnit, Figure::CpuPerSecond],
-            Metric::CpuPer { .. } => &[Figure::CpuPerUnit, Figure::Rate, Figure::CpuPerSecond],
+            Metric::CpuPer { .. } | Metric::CpuPerWork(_) => {
+                &[Figure::CpuPerUnit, Figure::Rate, Figure::CpuPerSecond]
+            }
             Metric::Gauge { .. } => &[Figure::Metric, Figure::CpuPerSecond],
-            Metric::Cpu => &[Figure::CpuPerSecond],
+            Metric::Cpu { .. } => &[Figure::CpuPerSecond],
         }
     }
 
@@ -48,15 +56,28 @@ impl Metric {
     pub fn counter(&self) -> Option<&Command> {
         match self {
             Metric::Counter { command } | Metric::CpuPer { command } => Some(command),
-            Metric::Gauge { .. } | Metric::Cpu => None,
+            Metric::Gauge { .. } | Metric::CpuPerWork(_) | Metric::Cpu { .. } => None,
         }
+    }
+
+    /// Returns what the kernel counts of the process.
+    pub fn work(&self) -> Option<Work> {
+        match self {
+            Metric::CpuPerWork(steady) => Some(steady.work),
+            _ => None,
+        }
+    }
+
+    /// Returns whether a period has a number of units of work.
+    pub fn counts(&self) -> bool {
+        self.counter().is_some() || self.work().is_some()
     }
 
     /// Returns the command that prints a gauge.
     pub fn gauge(&self) -> Option<&Command> {
         match self {
             Metric::Gauge { command } => Some(command),
-            Metric::Counter { .. } | Metric::CpuPer { .. } | Metric::Cpu => None,
+            _ => None,
         }
     }
 }

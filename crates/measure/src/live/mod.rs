@@ -5,10 +5,12 @@
 mod command;
 mod metric;
 mod reading;
+mod work;
 
 pub use command::Command;
 pub use metric::Metric;
 pub use reading::{NoWork, Reading, run};
+pub use work::{Steady, WINDOWS, Window, Work, WorkCounter, choose, observe};
 
 use crate::run::Run;
 use serde::Serialize;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What is read of a process at the beginning and at the end of a period, and the figures between the two.
 
-use super::command::Command;
 use super::metric::Metric;
+use super::work::Work;
 use crate::memory::Memory;
 use crate::run::Run;
 use anyhow::{Context as _, Result, bail, ensure};
@@ -31,15 +31,14 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// Reads a process now. The command that prints the counter takes some milliseconds; the moment is taken
-    /// to be the middle.
+    /// Reads a process now. `count` reads its counter, which may take some milliseconds; the moment is taken to be the middle.
     ///
     /// # Errors
-    /// The process has ended, or the command fails.
-    pub fn take(pid: u32, counter: Option<&Command>) -> Result<Reading> {
+    /// The process has ended, or `count` fails.
+    pub fn take(pid: u32, count: impl FnOnce() -> Result<Option<f64>>) -> Result<Reading> {
         let cpu = || cpu_time(pid).context("read its CPU time");
         let (began, before) = (Instant::now(), cpu()?);
-        let count = counter.map(Command::number).transpose()?;
+        let count = count()?;
         let (took, after) = (began.elapsed(), cpu()?);
         let stat = Process::new(pid).stat()?;
         Ok(Reading {
@@ -101,15 +100,18 @@ pub fn run(
 
 /// Returns by how much the counter has grown.
 fn growth(metric: &Metric, first: f64, last: f64, wall: f64) -> Result<f64> {
-    let option = metric.counter().map_or("--metric", |command| command.option);
+    let counter = match (metric.counter(), metric.work()) {
+        (Some(command), _) => format!("the counter of {}", command.option),
+        (None, work) => format!("its number of each {}", work.map_or("unit", Work::unit)),
+    };
     ensure!(
         last >= first,
-        "the counter of {option} fell from {first} to {last}: it must grow; a value that does not is measured by \
-         --metric CMD --metric-kind gauge"
+        "{counter} fell from {first} to {last}: it must grow; a value that does not is measured by --metric CMD \
+         --metric-kind gauge"
     );
     if last <= first {
         bail!(NoWork(format!(
-            "the counter of {option} stayed {first} for {wall:.1} s: there was no work to compare; start the load, or \
+            "{counter} stayed {first} for {wall:.1} s: there was no work to compare; start the load, or \
              choose a longer --period"
         )));
     }

@@ -8,6 +8,10 @@ fn counter() -> Metric {
     Metric::Counter { command: Command { option: "--metric", line: "count".into() } }
 }
 
+fn cpu() -> Metric {
+    Metric::Cpu { why: "nothing is steady".into() }
+}
+
 /// Returns the readings at the ends of a period of two seconds.
 fn ends(cpu_ms: u64, counts: Option<(f64, f64)>) -> (Reading, Reading) {
     let at = Instant::now();
@@ -34,7 +38,7 @@ fn the_figures_of_a_period() {
     let run = period(&counter(), 1000, Some((1e6, 1e6 + 4000.0)), 0);
     assert_eq!((run.wall, run.metric, run.server_cpu), (2.0, Some(2000.0), Some(0.00025)));
     assert_eq!((run.cpu_per_second, run.minor_faults, run.major_faults), (Some(0.5), 5, 0));
-    let run = period(&Metric::Cpu, 500, None, 0);
+    let run = period(&cpu(), 500, None, 0);
     assert_eq!((run.metric, run.server_cpu, run.cpu_per_second), (None, None, Some(0.25)));
 }
 
@@ -48,7 +52,7 @@ fn periods_without_a_ratio_are_refused_with_what_helps() {
     assert!(error.contains("fell from 5 to 4") && error.contains("--metric-kind gauge"), "{error}");
     let error = refused(&counter(), 9, Some((5.0, 5.0)), None);
     assert!(error.contains("stayed 5 for 2.0 s") && error.contains("--period"), "{error}");
-    assert!(refused(&Metric::Cpu, 0, None, None).contains("used no CPU time"));
+    assert!(refused(&cpu(), 0, None, None).contains("used no CPU time"));
     let gauge = Metric::Gauge { command: Command { option: "--metric", line: "latency".into() } };
     for value in [0.0, -1.0] {
         assert!(refused(&gauge, 9, None, Some(value)).contains("above 0"));

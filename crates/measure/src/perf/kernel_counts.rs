@@ -7,6 +7,7 @@
 
 use crate::perf::counters::{Code, Counters, Start};
 use crate::perf::refusal::PerfError;
+use crate::perf::tracepoint::{self, TRACEFS};
 use crate::pmu::report::{KernelCount, Scope};
 use hugelift_linux::proc::procfs::Process;
 use std::collections::BTreeMap;
@@ -117,13 +118,10 @@ impl KernelCounts {
 /// Returns the number of the tracepoint tlb:tlb_flush; the error says how to make it readable, where
 /// that is possible.
 fn tlb_flush() -> Result<u64, Option<&'static str>> {
-    const ROOTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
-    let id =
-        |root: &str| fs::read_to_string(format!("{root}/events/tlb/tlb_flush/id")).ok()?.trim().parse().ok();
-    if let Some(id) = ROOTS.iter().find_map(|root| id(root)) {
+    if let Some(id) = tracepoint::number("tlb/tlb_flush") {
         return Ok(id);
     }
-    let empty = fs::read_dir(ROOTS[0]).is_ok_and(|mut files| files.next().is_none());
+    let empty = fs::read_dir(TRACEFS[0]).is_ok_and(|mut files| files.next().is_none());
     // Other architectures have no such tracepoint.
     Err((cfg!(target_arch = "x86_64") && empty).then_some(
         "TLB flushes are not counted without tracefs: mount -t tracefs tracefs /sys/kernel/tracing",

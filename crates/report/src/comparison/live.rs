@@ -5,7 +5,7 @@ use super::shown::seconds;
 use hugelift_core::addr::human_bytes;
 use hugelift_core::printable::printable;
 use hugelift_measure::comparison::{Comparison, Memory, Side};
-use hugelift_measure::live::{Live, Metric, State, Switching};
+use hugelift_measure::live::{Live, Metric, State, Steady, Switching};
 use hugelift_measure::stats;
 
 /// What a comparison of page sizes leaves out.
@@ -81,11 +81,17 @@ fn metric(live: &Live, higher_is_better: bool) -> String {
             printable(&command.line),
             if higher_is_better { "more" } else { "less" }
         ),
-        Metric::Cpu => {
-            "The verdict is on its CPU time per second, of which less is better if the load was the same in \
-             all periods. --cpu-per CMD measures it per unit of work."
-                .into()
-        }
+        Metric::CpuPerWork(Steady { work, variation }) => format!(
+            "The verdict is on its CPU time per {}: less is better. Before the experiment it varied by {:.0} % from period to \
+             period of a state, and the mix of work was alike in both. --cpu-per CMD takes another counter.",
+            work.unit(),
+            100.0 * variation
+        ),
+        Metric::Cpu { why } => format!(
+            "The verdict is on its CPU time per second, of which less is better if the load was the same in all periods. \
+             --cpu-per CMD measures it per unit of work; by itself hugelift found no steady one ({}).",
+            printable(why)
+        ),
     }
 }
 

@@ -2,6 +2,7 @@
 //! `hugelift compare --pid`: a process that runs is compared with itself. Period by period it is lifted or
 //! bare; periods that follow each other form a pair.
 
+mod measure_of_work;
 mod options;
 mod subject;
 
@@ -15,21 +16,18 @@ use anyhow::{Error, Result, anyhow, ensure};
 use hugelift_core::printable::text_to_parse;
 use hugelift_linux::proc::procfs::Process;
 use hugelift_measure::comparison::{self, Comparison, Memory, Run, Setting, Side};
-use hugelift_measure::live::{Live, Reading, State, run as figures_of};
+use hugelift_measure::live::{Live, Metric, Reading, State, run as figures_of};
 use hugelift_measure::stats::Estimate;
 use hugelift_measure::stopping::Reached;
 use hugelift_measure::timed::Seen;
 use hugelift_measure::{host, interrupt, rounds};
+use measure_of_work::MeasureOfWork;
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
 use subject::Subject;
 
 /// The interval at which a wait checks for ctrl-C.
 const POLL: Duration = Duration::from_millis(50);
-/// Returns the sides, as in a pair: that on small pages is first, as in every comparison.
-fn sides(options: &Options) -> [State; 2] {
-    [if options.same_copy { State::Small } else { State::Bare }, State::Lifted]
-}
 
 /// What the periods have given.
 struct Periods {
@@ -51,17 +49,20 @@ pub fn measure(pid: u32, options: &Options) -> Result<Measured> {
     let mut subject = Subject::open(pid, options)?;
     let name = subject.name.clone();
     let command = command_line(pid);
-    let measured = subject.first_lift().and_then(|()| {
-        let shared = RefCell::new(&mut subject);
-        periods(&shared, options)
-    });
+    let measured = subject
+        .first_lift()
+        .and_then(|()| MeasureOfWork::of(&mut subject, options, wait).map_err(too_little))
+        .and_then(|measure| {
+            let shared = RefCell::new(&mut subject);
+            Ok((periods(&shared, options, &measure)?, measure))
+        });
     let found = subject.found;
     let is_done = |periods: &Periods| periods.cut.as_ref().is_none_or(|cut| cut.exit == Exit::SUCCESS);
     let left = subject.leave(match &measured {
-        Ok(periods) if is_done(periods) => options.leave.unwrap_or(found),
+        Ok((periods, _)) if is_done(periods) => options.leave.unwrap_or(found),
         _ => found,
     });
-    let measured = measured.map_err(|error| match (error, &left) {
+    let (measured, measure) = measured.map_err(|error| match (error, &left) {
         (error, Ok(Some(state))) => {
             anyhow!("{name}: {error:#}; it is left {}, as it was found", state.name())
         }
@@ -78,11 +79,15 @@ pub fn measure(pid: u32, options: &Options) -> Result<Measured> {
         Some(subject.state())
     });
     let said = (!said.is_empty()).then(|| said.join("; "));
-    Ok(Measured { comparison: conclude(&subject, options, command, measured, left), said, exit })
+    Ok(Measured {
+        comparison: conclude(&subject, options, measure.metric, command, measured, left),
+        said,
+        exit,
+    })
 }
 
 /// Measures pairs of periods until the rule says that there are enough, or one fails.
-fn periods(subject: &RefCell<&mut Subject>, options: &Options) -> Result<Periods> {
+fn periods(subject: &RefCell<&mut Subject>, options: &Options, measure: &MeasureOfWork) -> Result<Periods> {
     let began = Instant::now();
     let progress = Progress::new(options.rule);
     let reached = Cell::new(Reached::Pairs);
@@ -94,14 +99,14 @@ fn periods(subject: &RefCell<&mut Subject>, options: &Options) -> Result<Periods
         };
         rounds::Side::new(what, move || {
             let mut subject = subject.borrow_mut();
-            period(&mut subject, state, options).map_err(|error| subject.cause(error))
+            period(&mut subject, state, options, measure).map_err(|error| subject.cause(error))
         })
     };
     let random = fastrand::Rng::with_seed(options.seed);
     let rounds::Rounds { mut results, orders, failed } =
-        rounds::run_drawn(&mut sides(options).map(side), random, |results, _| {
+        rounds::run_drawn(&mut options.sides().map(side), random, |results, _| {
             let count = results.first().map_or(0, Vec::len);
-            let estimate = || estimate(options, results);
+            let estimate = || estimate(measure, results);
             progress.after(count, began.elapsed(), &[State::Lifted.name()], || vec![estimate()]);
             let done = options.rule.reached(count, began.elapsed(), || estimate()?.half_width());
             reached.set(done.unwrap_or(reached.get()));
@@ -127,13 +132,13 @@ fn too_little(error: Error) -> Error {
 }
 
 /// Measures one period.
-fn period(subject: &mut Subject, state: State, options: &Options) -> Result<Run> {
+fn period(subject: &mut Subject, state: State, options: &Options, measure: &MeasureOfWork) -> Result<Run> {
     subject.switch(state)?;
     wait(Instant::now() + options.settle)?;
-    let metric = &options.metric;
-    let first = Reading::take(subject.pid, metric.counter())?;
+    let metric = &measure.metric;
+    let first = Reading::take(subject.pid, || measure.count())?;
     wait(first.at + options.period)?;
-    let last = Reading::take(subject.pid, metric.counter())?;
+    let last = Reading::take(subject.pid, || measure.count())?;
     let gauge = metric.gauge().map(|command| command.number()).transpose()?;
     let memory = Seen::now(subject.pid).memory;
     ensure!(!subject.has_ended(), Ended);
@@ -152,9 +157,9 @@ fn wait(until: Instant) -> Result<()> {
     }
 }
 
-fn estimate(options: &Options, results: &[Vec<Run>]) -> Option<Estimate> {
+fn estimate(measure: &MeasureOfWork, results: &[Vec<Run>]) -> Option<Estimate> {
     match results {
-        [bare, lifted] => comparison::ratio(options.metric.figure(), bare, lifted),
+        [bare, lifted] => comparison::ratio(measure.metric.figure(), bare, lifted),
         _ => None,
     }
 }
@@ -162,6 +167,7 @@ fn estimate(options: &Options, results: &[Vec<Run>]) -> Option<Estimate> {
 fn conclude(
     subject: &Subject,
     options: &Options,
+    metric: Metric,
     command: Vec<String>,
     periods: Periods,
     left: Option<State>,
@@ -169,7 +175,7 @@ fn conclude(
     let live = Live {
         pid: subject.pid,
         name: subject.name.to_string(),
-        metric: options.metric.clone(),
+        metric: metric.clone(),
         period_s: options.period.as_secs_f64(),
         settle_s: options.settle.as_secs_f64(),
         seed: options.seed,
@@ -183,13 +189,13 @@ fn conclude(
         host: host::describe(),
         command,
         load: None,
-        figure: options.metric.figure(),
+        figure: metric.figure(),
         higher_is_better: options.higher_is_better,
         bare_4k: false,
-        counts_transactions: options.metric.counter().is_some(),
+        counts_transactions: metric.counts(),
         live: Some(live),
     };
-    let sides = sides(options).into_iter().zip(periods.results).map(|(state, runs)| Side {
+    let sides = options.sides().into_iter().zip(periods.results).map(|(state, runs)| Side {
         name: state.name().into(),
         options: (state == State::Lifted).then(|| options.words.clone()),
         memory: runs.iter().filter_map(|run| run.memory).reduce(Memory::max),

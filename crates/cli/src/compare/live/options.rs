@@ -31,8 +31,9 @@ const OTHERS: [&str; 2] = ["server", "command"];
 pub struct LiveArgs {
     /// Compare a process that runs: it is lifted and restored in random order within each pair of periods, as
     /// 'hugelift attach' and 'hugelift restore' do it. At the end, after an error and at ctrl-C it is left as
-    /// it was found. Without --metric and --cpu-per the verdict is on its CPU time per second, which needs a
-    /// load that is the same in all periods
+    /// it was found. Without --metric and --cpu-per the verdict is on its CPU time per system call (as root), per
+    /// call that reads or writes, context switch or byte, whichever is steady; if none is, on its CPU time per second, which
+    /// needs a load that is the same in all periods
     #[arg(long, value_name = "PID", group = "subject", value_parser = process_id::parse,
           conflicts_with_all = ["variant", "figure", "prepare", "cleanup", "cpu", "bare_4k", "input", "output",
                                 "ignore_failure", "force", "ready", "load", "count"])]
@@ -114,8 +115,8 @@ pub struct Options {
     pub attach: AttachOptions,
     /// Whether both sides have the same copies, by huge pages and by small ones.
     pub same_copy: bool,
-    /// What the verdict is on.
-    pub metric: Metric,
+    /// What the verdict is on; `None`: what the process shows to be steady.
+    pub metric: Option<Metric>,
     /// Whether more of it is better.
     pub higher_is_better: bool,
     /// The length of a period.
@@ -157,7 +158,7 @@ impl Options {
             .into());
         }
         let metric = metric(live, server);
-        let gauge = metric.gauge().is_some();
+        let gauge = metric.as_ref().is_some_and(|metric| metric.gauge().is_some());
         if server.higher_is_better && !gauge {
             return Err("--higher-is-better: with --pid it is for --metric CMD --metric-kind gauge".into());
         }
@@ -170,7 +171,7 @@ impl Options {
                 copies_only: true,
                 copies: Copies::All,
             },
-            higher_is_better: server.higher_is_better || matches!(metric, Metric::Counter { .. }),
+            higher_is_better: server.higher_is_better || matches!(metric, Some(Metric::Counter { .. })),
             metric,
             same_copy: live.same_copy,
             period: live.period.unwrap_or(if live.same_copy { SHORT } else { PERIOD }),
@@ -180,6 +181,11 @@ impl Options {
             rule: enough.rule_or(USUAL),
             words: words(live),
         })
+    }
+
+    /// Returns the sides, as in a pair: that on small pages is first, as in every comparison.
+    pub fn sides(&self) -> [State; 2] {
+        [if self.same_copy { State::Small } else { State::Bare }, State::Lifted]
     }
 }
 
@@ -192,18 +198,18 @@ impl From<LeaveChoice> for State {
     }
 }
 
-fn metric(live: &LiveArgs, server: &ServerArgs) -> Metric {
+fn metric(live: &LiveArgs, server: &ServerArgs) -> Option<Metric> {
     let command = |option, line: &String| Command { option, line: line.clone() };
     match (&server.metric, &live.cpu_per) {
         (Some(line), _) => {
             let command = command("--metric", line);
-            match live.metric_kind.unwrap_or(KindChoice::Counter) {
+            Some(match live.metric_kind.unwrap_or(KindChoice::Counter) {
                 KindChoice::Counter => Metric::Counter { command },
                 KindChoice::Gauge => Metric::Gauge { command },
-            }
+            })
         }
-        (None, Some(line)) => Metric::CpuPer { command: command("--cpu-per", line) },
-        (None, None) => Metric::Cpu,
+        (None, Some(line)) => Some(Metric::CpuPer { command: command("--cpu-per", line) }),
+        (None, None) => None,
     }
 }
 

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What counts the work of the process that is compared with itself.
+
+use super::options::Options;
+use super::subject::Subject;
+use anyhow::Result;
+use hugelift_measure::live::{Command, Metric, WINDOWS, WorkCounter, choose, observe};
+use std::time::{Duration, Instant};
+
+/// How long the process is observed in each state before the experiment.
+const OBSERVED: Duration = Duration::from_secs(1);
+
+/// What the verdict is on, and what counts it.
+pub struct MeasureOfWork {
+    /// What the verdict is on.
+    pub metric: Metric,
+    counter: Option<WorkCounter>,
+}
+
+impl MeasureOfWork {
+    /// Takes what the user has named, else what the process shows to be steady. `wait` waits until a moment.
+    ///
+    /// # Errors
+    /// The process has ended, or cannot be brought into one of the states.
+    pub fn of(
+        subject: &mut Subject,
+        options: &Options,
+        wait: fn(Instant) -> Result<()>,
+    ) -> Result<MeasureOfWork> {
+        if let Some(metric) = options.metric.clone() {
+            return Ok(MeasureOfWork { metric, counter: None });
+        }
+        let counter = WorkCounter::open(subject.pid);
+        let [one, two] = options.sides().map(|state| {
+            let in_state = |subject: &mut Subject| {
+                subject.switch(state)?;
+                wait(Instant::now() + options.settle)?;
+                observe(subject.pid, &counter, || wait(Instant::now() + OBSERVED / WINDOWS as u32))
+            };
+            in_state(subject).map_err(|error| subject.cause(error))
+        });
+        Ok(match choose([&one?, &two?]) {
+            Ok(steady) => MeasureOfWork { metric: Metric::CpuPerWork(steady), counter: Some(counter) },
+            Err(why) => MeasureOfWork { metric: Metric::Cpu { why }, counter: None },
+        })
+    }
+
+    /// Reads the counter.
+    ///
+    /// # Errors
+    /// The command fails, or the kernel's number cannot be read.
+    pub fn count(&self) -> Result<Option<f64>> {
+        if let (Some(counter), Some(work)) = (&self.counter, self.metric.work()) {
+            return counter.count(work).map(Some);
+        }
+        self.metric.counter().map(Command::number).transpose()
+    }
+}

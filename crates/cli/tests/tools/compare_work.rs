@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Tests of `hugelift compare --pid` without a counter: what it takes for the work of a process.
+
+use crate::common::run::{NO_STORE, PATIENCE};
+use crate::common::{Cmd, End, HUGELIFT, Held, Outcome, fat, fits};
+use crate::need_root;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use std::process::Stdio;
+use std::time::Duration;
+
+/// Starts the program that works in this way.
+fn working(way: &str) -> Held {
+    let program = fat("hold").build();
+    let held = Held::start_busy(&Cmd::new([&program]).arg(way), None, &program);
+    // On a busy machine it would get no CPU time in some of the short periods. Only root may do this.
+    // SAFETY: setpriority(2) takes numbers only.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, held.pid(), -15) };
+    held
+}
+
+fn compare(held: &Held, words: &[&str]) -> Outcome {
+    let pid = held.pid().to_string();
+    let all = [HUGELIFT, "compare", "--pid", &pid, "--pairs", "6", "--period", "60ms", "--settle", "10ms"];
+    let command = Cmd::new(all).args(["--backing", "thp"]).args(words).env("HUGELIFT_STORE", NO_STORE);
+    command.patience(2 * PATIENCE).bare()
+}
+
+fn json(held: &Held) -> Value {
+    let outcome = compare(held, &["--json"]);
+    assert_eq!((outcome.end, outcome.stderr.as_str()), (End::Code(0), ""), "{}", outcome.stdout);
+    let result = serde_json::from_str(&outcome.stdout).expect("JSON");
+    fits("compare", &result);
+    result
+}
+
+/// Its counters need the right to use tracepoints.
+#[test]
+fn issue_31_6_without_a_counter_the_verdict_is_on_cpu_time_per_system_call() {
+    need_root!();
+    let held = working("serve");
+    let result = json(&held);
+    let metric = &result["live"]["metric"];
+    assert_eq!(
+        (&metric["kind"], &metric["work"]),
+        (&"cpu-per-work".into(), &"system-calls".into()),
+        "{metric}"
+    );
+    assert!(metric["variation"].as_f64().expect("a number") <= 0.25, "{metric}");
+    assert_eq!(result["figure"], "cpu-per-unit");
+    for side in [0, 1] {
+        for run in result["sides"][side]["runs"].as_array().expect("runs") {
+            let [per_second, calls, per_call] =
+                ["cpu_per_second", "metric", "server_cpu"].map(|key| run[key].as_f64().expect("a number"));
+            assert!(calls > 20.0, "{run}");
+            // All three are of the same period.
+            assert!((per_second / calls / per_call - 1.0).abs() < 1e-6, "{run}");
+        }
+    }
+    let text = compare(&held, &[]);
+    assert_eq!((text.end, text.stderr.as_str()), (End::Code(0), ""), "{}", text.stdout);
+    for words in ["CPU time per system call: less is better", "the mix of work was alike"] {
+        assert!(text.stdout.contains(words), "no {words:?} in {}", text.stdout);
+    }
+    assert_eq!(held.finish().end, End::Code(0));
+}
+
+/// Before the first pair it is observed in both states.
+#[test]
+fn issue_31_6_a_process_that_ends_while_it_is_observed_is_too_little() {
+    let held = working("serve");
+    let pid = held.pid().to_string();
+    let words = [HUGELIFT, "compare", "--pid", &pid, "--settle", "1h", "--backing", "thp"];
+    let mut command = Cmd::new(words).env("HUGELIFT_STORE", NO_STORE).command(None);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("hugelift");
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(held.finish().end, End::Code(0));
+    kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).expect("kill");
+    let output = child.wait_with_output().expect("its output");
+    let said = String::from_utf8(output.stderr).expect("UTF-8");
+    assert_eq!(
+        (output.status.code(), said.lines().count(), &*output.stdout),
+        (Some(125), 1, &b""[..]),
+        "{said}"
+    );
+    assert!(said.contains("interrupted") || said.contains("too little"), "{said}");
+}
+
+#[test]
+fn issue_31_6_a_process_without_steady_work_is_compared_by_its_cpu_time_and_the_reason_is_said() {
+    need_root!();
+    let held = working("spin");
+    let result = json(&held);
+    let metric = &result["live"]["metric"];
+    assert_eq!((&metric["kind"], &result["figure"]), (&"cpu".into(), &"cpu-per-second".into()), "{metric}");
+    let why = metric["why"].as_str().expect("a reason");
+    assert!(why.contains("CPU time per system call: "), "{why}");
+    let text = compare(&held, &[]);
+    for words in ["CPU time per second", "found no steady one (CPU time per system call: "] {
+        assert!(text.stdout.contains(words), "no {words:?} in {}", text.stdout);
+    }
+    assert_eq!(held.finish().end, End::Code(0));
+}

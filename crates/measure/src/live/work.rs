@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The work of a process that has no counter of its own: what the kernel counts of it, where its CPU time for one of these is
+//! steady.
+
+use crate::perf::counters::{Code, Counters, Start};
+use crate::perf::tracepoint;
+use anyhow::{Context as _, Result};
+use hugelift_linux::proc::clock::cpu_time;
+use hugelift_linux::proc::procfs::Process;
+use serde::Serialize;
+
+/// How often each state is observed before the experiment.
+pub const WINDOWS: usize = 20;
+/// The largest coefficient of variation of the CPU time for one of a kind, over the windows of a state.
+const STEADY: f64 = 0.25;
+/// The fewest of a kind in a window. Of fewer, each is a large part.
+const FEWEST: f64 = 20.0;
+/// By how much the mix may differ between the states, beside three standard errors.
+const ALIKE: f64 = 0.05;
+
+/// What the kernel counts of a process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Work {
+    /// System calls (the tracepoint raw_syscalls:sys_enter).
+    SystemCalls,
+    /// read(2), write(2) and their kin (`syscr` and `syscw` in /proc/PID/io).
+    ReadsAndWrites,
+    /// Switches away from one of its threads.
+    ContextSwitches,
+    /// Bytes that these calls have moved (`rchar` and `wchar`).
+    Bytes,
+}
+
+impl Work {
+    /// All, in the order in which they are tried.
+    pub const ALL: [Work; 4] = [Work::SystemCalls, Work::ReadsAndWrites, Work::ContextSwitches, Work::Bytes];
+
+    /// Returns what one of it is called.
+    pub fn unit(self) -> &'static str {
+        match self {
+            Work::SystemCalls => "system call",
+            Work::ReadsAndWrites => "call that reads or writes",
+            Work::ContextSwitches => "context switch",
+            Work::Bytes => "byte that it reads or writes",
+        }
+    }
+
+    fn index(self) -> usize {
+        Work::ALL.iter().position(|work| *work == self).unwrap_or_default()
+    }
+}
+
+/// What has been counted so far, in the order of [`Work::ALL`]. `None`: it cannot be counted here.
+pub type Counts = [Option<f64>; Work::ALL.len()];
+
+/// Counts the work of a process.
+#[derive(Debug)]
+pub struct WorkCounter {
+    pid: u32,
+    /// System calls, and then switches; or switches alone.
+    counters: Option<Counters>,
+    counts_calls: bool,
+}
+
+impl WorkCounter {
+    /// Opens what can be counted of a process here: only root may count system calls.
+    pub fn open(pid: u32) -> WorkCounter {
+        let threads = Process::new(pid).threads();
+        let switches = vec![Code::CONTEXT_SWITCHES];
+        let open = |codes: &[Vec<Code>]| Counters::open(codes, &threads, Start::Asked).ok();
+        let calls = tracepoint::number("raw_syscalls/sys_enter").map(|id| vec![Code::tracepoint(id)]);
+        let both = calls.and_then(|calls| open(&[calls, switches.clone()]));
+        let counts_calls = both.is_some();
+        let counters = both.or_else(|| open(&[switches])).filter(|counters| !counters.user_only);
+        counters.iter().for_each(Counters::enable);
+        WorkCounter { pid, counts_calls: counts_calls && counters.is_some(), counters }
+    }
+
+    /// Reads what was counted so far.
+    pub fn counts(&self) -> Counts {
+        let mut counted = self.counters.iter().flat_map(Counters::read).map(|group| {
+            let count = group.first().copied().flatten()?;
+            Some(count.value as f64)
+        });
+        let calls = if self.counts_calls { counted.next().flatten() } else { None };
+        let switches = counted.next().flatten();
+        let [reads_and_writes, bytes] = moved(self.pid);
+        [calls, reads_and_writes, switches, bytes]
+    }
+
+    /// Reads one of them.
+    ///
+    /// # Errors
+    /// It cannot be read, for instance because the process has ended.
+    pub fn count(&self, work: Work) -> Result<f64> {
+        let missing = || format!("the number of each {} of process {} cannot be read", work.unit(), self.pid);
+        self.counts()[work.index()].with_context(missing)
+    }
+}
+
+/// Returns the calls that read or wrote, and their bytes.
+fn moved(pid: u32) -> [Option<f64>; 2] {
+    let text = String::from_utf8(Process::new(pid).read("io").unwrap_or_default()).unwrap_or_default();
+    let field = |name: &str| -> Option<f64> {
+        text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": ")?.trim().parse().ok())
+    };
+    let sum = |one, other| Some(field(one)? + field(other)?);
+    [sum("syscr", "syscw"), sum("rchar", "wchar")]
+}
+
+/// What happened between two readings.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Window {
+    /// CPU time of the process, seconds.
+    pub cpu: f64,
+    /// What was counted.
+    pub counts: Counts,
+}
+
+/// Observes a process: `wait` waits for the end of a window.
+///
+/// # Errors
+/// The process has ended, or `wait` fails.
+pub fn observe(pid: u32, counter: &WorkCounter, mut wait: impl FnMut() -> Result<()>) -> Result<Vec<Window>> {
+    let read = || Ok::<_, anyhow::Error>((cpu_time(pid).context("read its CPU time")?, counter.counts()));
+    let mut before = read()?;
+    let mut windows = Vec::with_capacity(WINDOWS);
+    for _ in 0..WINDOWS {
+        wait()?;
+        let now = read()?;
+        let grown = |index: usize| Some(now.1[index]? - before.1[index]?);
+        windows.push(Window {
+            cpu: now.0.saturating_sub(before.0).as_secs_f64(),
+            counts: std::array::from_fn(grown),
+        });
+        before = now;
+    }
+    Ok(windows)
+}
+
+/// A measure of work, and how steady it is.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Steady {
+    /// What is counted.
+    pub work: Work,
+    /// The larger of the two states' coefficients of variation of the CPU time for one.
+    pub variation: f64,
+}
+
+/// Chooses the first measure of work for one of which the process takes about the same CPU time in all windows of a state, and
+/// that stands for the same mix of work in both.
+///
+/// # Errors
+/// One line: what is wrong with each of them.
+pub fn choose(states: [&[Window]; 2]) -> Result<Steady, String> {
+    let mut wrong = Vec::new();
+    for work in Work::ALL {
+        match judge(work, states) {
+            Ok(variation) => return Ok(Steady { work, variation }),
+            Err(why) => wrong.push(format!("CPU time per {}: {why}", work.unit())),
+        }
+    }
+    Err(wrong.join("; "))
+}
+
+/// Returns the coefficient of variation, or why the measure is none.
+fn judge(work: Work, states: [&[Window]; 2]) -> Result<f64, String> {
+    let mut largest: f64 = 0.0;
+    for windows in states {
+        let counts = windows.iter().map(|window| window.counts[work.index()]);
+        let counts: Vec<f64> = counts.collect::<Option<_>>().ok_or("is not counted here")?;
+        let fewest = counts.iter().copied().fold(f64::INFINITY, f64::min);
+        if counts.is_empty() || fewest < FEWEST {
+            return Err(format!("only {fewest:.0} in one of the periods"));
+        }
+        let ratios: Vec<f64> =
+            windows.iter().zip(&counts).map(|(window, count)| window.cpu / count).collect();
+        let average = mean(&ratios);
+        if average <= 0.0 {
+            return Err("it used no CPU time".into());
+        }
+        largest = largest.max(deviation(&ratios) / average);
+    }
+    if largest > STEADY {
+        return Err(format!("varies by {:.0} %", 100.0 * largest));
+    }
+    for other in Work::ALL.into_iter().filter(|other| *other != work) {
+        let of = |windows: &[Window]| -> Option<Vec<f64>> {
+            let ratio = |window: &Window| Some(window.counts[other.index()]? / window.counts[work.index()]?);
+            windows.iter().map(ratio).collect()
+        };
+        let (Some(one), Some(two)) = (of(states[0]), of(states[1])) else { continue };
+        if !is_alike(&one, &two) {
+            return Err(format!(
+                "the mix of work differs between the states: {:.3} and {:.3} times a {}",
+                mean(&one),
+                mean(&two),
+                other.unit()
+            ));
+        }
+    }
+    Ok(largest)
+}
+
+/// Returns whether the means of two samples agree within their errors and [`ALIKE`].
+fn is_alike(one: &[f64], two: &[f64]) -> bool {
+    let error = |sample: &[f64]| deviation(sample).powi(2) / sample.len() as f64;
+    let (first, second) = (mean(one), mean(two));
+    let allowed = ALIKE * first.abs().max(second.abs()) + 3.0 * (error(one) + error(two)).sqrt();
+    (first - second).abs() <= allowed
+}
+
+fn mean(sample: &[f64]) -> f64 {
+    sample.iter().sum::<f64>() / sample.len().max(1) as f64
+}
+
+/// Returns the standard deviation of a sample.
+fn deviation(sample: &[f64]) -> f64 {
+    let middle = mean(sample);
+    let squares: f64 = sample.iter().map(|value| (value - middle).powi(2)).sum();
+    (squares / (sample.len().max(2) - 1) as f64).sqrt()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns windows with these numbers of system calls, of which each takes `cost` seconds, and one read a call.
+    fn windows(calls: &[f64], cost: f64) -> Vec<Window> {
+        calls
+            .iter()
+            .map(|calls| Window {
+                cpu: calls * cost,
+                counts: [Some(*calls), Some(*calls), Some(0.0), Some(calls * 100.0)],
+            })
+            .collect()
+    }
+
+    #[test]
+    fn issue_31_6_cpu_time_per_system_call_is_taken_where_it_is_steady() {
+        let bare = windows(&[1000.0, 1200.0, 800.0], 1e-5);
+        let lifted = windows(&[1100.0, 1000.0, 900.0], 0.9e-5);
+        let steady = choose([&bare, &lifted]).unwrap();
+        assert_eq!(steady.work, Work::SystemCalls);
+        assert!(steady.variation < 1e-9, "{steady:?}");
+    }
+
+    #[test]
+    fn issue_31_6_another_measure_is_taken_where_system_calls_are_not_steady_or_not_counted() {
+        let mut bare = windows(&[1000.0, 1200.0, 800.0], 1e-5);
+        for (window, calls) in bare.iter_mut().zip([5000.0, 100.0, 1000.0]) {
+            window.counts[0] = Some(calls);
+        }
+        assert_eq!(choose([&bare, &bare]).unwrap().work, Work::ReadsAndWrites);
+        bare.iter_mut().for_each(|window| window.counts[0] = None);
+        assert_eq!(choose([&bare, &bare]).unwrap().work, Work::ReadsAndWrites);
+        bare.iter_mut().for_each(|window| window.counts[1] = None);
+        assert_eq!(choose([&bare, &bare]).unwrap().work, Work::Bytes);
+    }
+
+    #[test]
+    fn issue_31_6_another_mix_of_work_is_no_gain() {
+        let bare = windows(&[1000.0, 1200.0, 800.0], 1e-5);
+        let mut lifted = windows(&[1000.0, 1200.0, 800.0], 1e-5);
+        // Half as many bytes a call: other requests.
+        for window in &mut lifted {
+            window.counts[3] = window.counts[3].map(|bytes| bytes / 2.0);
+        }
+        let why = choose([&bare, &lifted]).unwrap_err();
+        assert!(why.contains("CPU time per system call: the mix of work differs"), "{why}");
+        assert!(!why.contains('\n'));
+    }
+
+    #[test]
+    fn issue_31_6_a_process_without_calls_has_no_measure_and_the_reason_is_said() {
+        let idle = vec![Window { cpu: 0.1, counts: [Some(0.0), Some(3.0), None, Some(0.0)] }; 3];
+        let why = choose([&idle, &idle]).unwrap_err();
+        assert!(why.contains("per system call: only 0 in one"), "{why}");
+        assert!(
+            why.contains("reads or writes: only 3 in one") && why.contains("context switch: is not counted"),
+            "{why}"
+        );
+        assert!(choose([&[], &[]]).is_err());
+    }
+}
