@@ -72,6 +72,8 @@ pub struct Live {
     pub same_copy: bool,
     /// Bytes of the copies that stayed as they were on both sides.
     pub left_out_bytes: u64,
+    /// What the first lift left alone, and why: a line each. It is the same on both sides.
+    pub not_lifted: Vec<String>,
     /// How it was found.
     pub found: State,
     /// How it was left; none if it has ended.

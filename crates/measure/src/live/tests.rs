@@ -89,6 +89,7 @@ fn finding(metric: Metric, bare_huge: u64, lifted_huge: &[u64; 8]) -> Finding {
         seed: 1,
         same_copy: false,
         left_out_bytes: 0,
+        not_lifted: Vec::new(),
         found: State::Bare,
         left: Some(State::Bare),
         switching: Switching::default(),

@@ -19,6 +19,10 @@ pub fn remarks(comparison: &Comparison, live: &Live) -> Vec<String> {
     if live.same_copy {
         all.push(SAME_COPY.into());
     }
+    let alone = |why: &String| {
+        format!("The lift left a part alone, which is the same on both sides: {}", printable(why))
+    };
+    all.extend(live.not_lifted.iter().map(alone));
     if live.left_out_bytes > 0 {
         all.push(format!(
             "{} of the copies had the same pages on both sides: they were written to, are not of the store, or could not be \

@@ -181,6 +181,7 @@ fn conclude(
         seed: options.seed,
         same_copy: options.same_copy,
         left_out_bytes: subject.left_out,
+        not_lifted: subject.not_lifted.clone(),
         found: subject.found,
         left,
         switching: subject.switching.clone(),

@@ -57,7 +57,7 @@ pub struct LiveArgs {
     #[arg(long, value_name = "TIME", requires = "pid", conflicts_with_all = OTHERS, value_parser = quantity::positive_duration)]
     period: Option<Duration>,
 
-    /// What is left out after each switch [default: 200ms, with --same-copy 5ms]
+    /// What is left out after each switch [default: 200ms, with --same-copy 20ms]
     #[arg(long, value_name = "TIME", requires = "pid", conflicts_with_all = OTHERS, value_parser = quantity::duration)]
     settle: Option<Duration>,
 
@@ -175,7 +175,7 @@ impl Options {
             metric,
             same_copy: live.same_copy,
             period: live.period.unwrap_or(if live.same_copy { SHORT } else { PERIOD }),
-            settle: live.settle.unwrap_or(if live.same_copy { SHORT / 10 } else { SETTLE }),
+            settle: live.settle.unwrap_or(if live.same_copy { SETTLE / 10 } else { SETTLE }),
             seed: live.seed.unwrap_or_else(|| fastrand::u64(..=u64::from(u32::MAX))),
             leave: live.leave.map(State::from),
             rule: enough.rule_or(USUAL),

@@ -39,6 +39,8 @@ pub struct Subject {
     pub switching: Switching,
     /// Bytes of copies whose page size was not changed, at most.
     pub left_out: u64,
+    /// Why the first lift left something alone, a line each.
+    pub not_lifted: Vec<String>,
     identity: (u32, u64),
     /// It and its children before the experiment.
     tree: ProcessTree,
@@ -67,6 +69,7 @@ impl Subject {
             found,
             switching: Switching::default(),
             left_out: 0,
+            not_lifted: Vec::new(),
             identity: stat.identity(),
             tree: ProcessTree::now(pid)?,
             state: Some(found),
@@ -146,6 +149,7 @@ impl Subject {
             let why = change.complaints.first().or(change.lines.first()).map_or("", String::as_str);
             bail!("there is nothing to compare: no text and no rodata of it became huge: {why}");
         }
+        self.not_lifted = change.complaints;
         Ok(())
     }
 
