@@ -130,9 +130,23 @@ fn process_vm_readv_pagecache() {
     }
 }
 
+/// Pages of which a page table holds several are lifted by way of a file alone
+/// (`Machine::pool_page_is_lost_at_fork`).
 #[test]
 fn memfd_create() {
-    hugetlb_is_lifted_without(&[MEMFD]);
+    // SAFETY: sysconf(3) takes a number.
+    let base = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.cast_unsigned();
+    let filled = base * (base / 8);
+    hugetlb(&[MEMFD], |run, page| match page < filled {
+        true => {
+            assert_eq!(run.look().huge_in_all(From::Any), 0);
+            run.assert_line("not lifted");
+        }
+        false => {
+            run.look().assert_lifted(page, From::Hugetlb);
+            run.assert_silent();
+        }
+    });
 }
 
 /// As before Linux 5.16: by way of a file on hugetlb pages.
