@@ -47,7 +47,6 @@ fn issue_31_6_without_a_counter_the_verdict_is_on_cpu_time_per_system_call() {
         (&"cpu-per-work".into(), &"system-calls".into()),
         "{metric}"
     );
-    assert!(metric["variation"].as_f64().expect("a number") <= 0.25, "{metric}");
     assert_eq!(result["figure"], "cpu-per-unit");
     for side in [0, 1] {
         for run in result["sides"][side]["runs"].as_array().expect("runs") {
