@@ -5,6 +5,7 @@
 //! whether the time is over (`is_over`). The timer fires repeatedly, as a signal just before the wait
 //! begins would not interrupt it.
 
+use nix::errno::Errno;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use std::io;
 use std::ptr;
@@ -12,12 +13,47 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 static OVER: AtomicBool = AtomicBool::new(false);
+/// PTRACE_SEIZE is being called.
+static SEIZES: AtomicBool = AtomicBool::new(false);
 
 /// The interval at which a wait is interrupted once its time is over.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 extern "C" fn expire(_signal: libc::c_int) {
     OVER.store(true, Ordering::Relaxed);
+    if SEIZES.load(Ordering::Relaxed) {
+        reap_tracees();
+    }
+}
+
+/// Makes a call of PTRACE_SEIZE. While it waits, tracees that have ended are waited for.
+///
+/// A thread that calls execve(2) holds a lock that PTRACE_SEIZE needs, and ends all other threads of its process. It goes
+/// on when the tracer of each has waited for its end. A tracer that waits for the lock would never do so: the process
+/// would hang, and hugelift with it (kernel/ptrace.c, `ptrace_attach`; fs/exec.c, `de_thread`).
+pub(crate) fn while_seizing<T>(call: impl FnOnce() -> T) -> T {
+    SEIZES.store(true, Ordering::Relaxed);
+    let made = call();
+    SEIZES.store(false, Ordering::Relaxed);
+    made
+}
+
+/// Waits for each tracee of the calling thread that has ended. The kernel then begins PTRACE_SEIZE anew.
+fn reap_tracees() {
+    const FLAGS: i32 = libc::WEXITED | libc::WNOHANG | libc::__WALL | libc::__WNOTHREAD;
+    let errno = Errno::last_raw();
+    // SAFETY: a siginfo_t is plain numbers.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    loop {
+        // SAFETY: waitid(2) writes to a live siginfo_t. It may be called by a handler (signal-safety(7)).
+        let made = unsafe { libc::waitid(libc::P_ALL, 0, &raw mut info, FLAGS) };
+        // Zero is the number of nobody: no tracee has ended.
+        // SAFETY: waitid(2) has set this field.
+        if made != 0 || unsafe { info.si_pid() } == 0 {
+            break;
+        }
+    }
+    Errno::set_raw(errno);
 }
 
 /// A time limit for all waits of the calling process. Dropping it removes the limit.
@@ -32,7 +68,7 @@ impl Deadline {
     pub fn within(limit: Duration) -> io::Result<Deadline> {
         // Without SA_RESTART, so that the wait returns.
         let action = SigAction::new(SigHandler::Handler(expire), SaFlags::empty(), SigSet::empty());
-        // SAFETY: the handler only stores to an atomic.
+        // SAFETY: the handler stores to an atomic, and makes calls that signal-safety(7) allows.
         unsafe { sigaction(Signal::SIGALRM, &action) }?;
         SigSet::from(Signal::SIGALRM).thread_unblock()?;
         let deadline = Deadline(());

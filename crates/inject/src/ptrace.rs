@@ -5,6 +5,7 @@
 //! The tracee's death is an error of its own, [`Error::Vanished`], not an errno.
 
 use crate::arch::Regs;
+use crate::deadline;
 use hugelift_core::addr::Addr;
 use std::io;
 use std::time::{Duration, Instant};
@@ -155,7 +156,7 @@ fn reap(tid: Tid) {
 /// # Errors
 /// EPERM where yama, seccomp, a missing capability or another tracer forbids it.
 pub fn seize(tid: Tid) -> Result<Running, Error> {
-    call("PTRACE_SEIZE", SEIZE, tid, 0, OPTIONS)?;
+    deadline::while_seizing(|| call("PTRACE_SEIZE", SEIZE, tid, 0, OPTIONS))?;
     Ok(Running { tid })
 }
 
@@ -185,7 +186,7 @@ impl Running {
             }
             let source = io::Error::last_os_error();
             match source.raw_os_error() {
-                Some(libc::EINTR) if crate::deadline::is_over() => return Err(Error::Late(tid)),
+                Some(libc::EINTR) if deadline::is_over() => return Err(Error::Late(tid)),
                 Some(libc::EINTR) => {}
                 Some(libc::ECHILD) => return Err(Error::Vanished(tid)),
                 _ => return Err(Error::Os { what: "wait4", tid, source }),

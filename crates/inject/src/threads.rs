@@ -141,3 +141,78 @@ pub(crate) fn list(pid: i32) -> Result<Vec<Tid>, Error> {
     }
     Ok(all)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::deadline::Deadline;
+    use std::time::{Duration, Instant};
+
+    /// Makes `work` in a child, and returns the child.
+    fn child(work: impl FnOnce()) -> i32 {
+        // SAFETY: the child calls `work`, and ends. glibc lets it allocate.
+        match unsafe { libc::fork() } {
+            0 => {
+                // It ends with the test.
+                let _ = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL);
+                let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+                // SAFETY: _exit(2) takes a number.
+                unsafe { libc::_exit(i32::from(done.is_err())) }
+            }
+            pid => pid,
+        }
+    }
+
+    /// Waits until a condition is met.
+    fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !is_so() {
+            assert!(Instant::now() < deadline, "waited for {what}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// The process has two threads. Each waits for a while, and then the first executes another program.
+    fn executes_at_once_told(begin: &std::os::fd::OwnedFd) {
+        std::thread::spawn(|| std::thread::sleep(Duration::from_secs(60)));
+        nix::unistd::read(begin, &mut [0]).expect("read(2)");
+        let words = [c"/bin/sleep", c"60"];
+        nix::unistd::execv(words[0], &words).expect("execv(3)");
+    }
+
+    /// A thread of the process is traced when the other calls execve(2): that call cannot return before the tracer has
+    /// waited for the first thread's end, and PTRACE_SEIZE of the second thread not before that call has returned.
+    fn trace_one_then_the_other() {
+        let _deadline = Deadline::within(Duration::from_millis(100)).expect("a timer");
+        let (begin, tell) = nix::unistd::pipe().expect("pipe(2)");
+        let pid = child(|| executes_at_once_told(&begin));
+        until("its threads", || count(pid) == Some(2));
+        let members = Members::of(pid).expect("its threads");
+        let other = list(pid).expect("its threads").into_iter().find(|tid| *tid != pid).expect("a thread");
+        let running = members.seize(other).expect("it is traced");
+        nix::unistd::write(&tell, b"x").expect("write(2)");
+        until("the end of the other thread", || has_ended(pid, other));
+        let seized = members.seize(pid);
+        // SAFETY: kill(2) takes numbers. The child was not waited for, so that its number is its own.
+        unsafe { libc::kill(pid, libc::SIGKILL) };
+        seized.expect("the first thread is traced");
+        assert!(matches!(running.wait(), Err(Error::Vanished(_))));
+    }
+
+    #[test]
+    fn a_thread_that_executes_a_program_does_not_hang_its_tracer() {
+        // The timer's signal must come to the tracer: it is a process of one thread.
+        let tracer = child(trace_one_then_the_other);
+        let mut status = 0;
+        let deadline = Instant::now() + Duration::from_secs(30);
+        // SAFETY: waitpid(2) writes to a live i32.
+        while unsafe { libc::waitpid(tracer, &raw mut status, libc::WNOHANG) } != tracer {
+            if Instant::now() > deadline {
+                // SAFETY: kill(2) takes numbers. The child was not waited for, so that its number is its own.
+                unsafe { libc::kill(tracer, libc::SIGKILL) };
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(status, 0, "the status of the tracer, which ends by signal 9 if it hangs");
+    }
+}
