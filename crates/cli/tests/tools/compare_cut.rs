@@ -116,6 +116,26 @@ fn issue_29_b6_a_counter_that_stands_still_costs_one_pair() {
     assert_eq!(files(held.pid()), before);
 }
 
+/// A process that waits for a CPU on a busy machine does no work in a short period.
+#[test]
+fn issue_31_6_a_moment_without_work_does_not_end_the_experiment() {
+    let (_, held) = working(&[]);
+    let dir = TempDir::new().expect("a folder");
+    // The file grows by two bytes a reading. The number stays the same from the 20th byte to the 30th.
+    let count = format!(
+        "echo x >> {0}; s=$(stat -c %s {0}); [ $s -lt 20 ] && echo $s || {{ [ $s -lt 30 ] && echo 20 || echo $s; }}",
+        dir.path().join("count").display()
+    );
+    let pid = held.pid().to_string();
+    let words = ["--json", "--pid", &pid, "--backing", "thp", "--period", "60ms", "--settle", "5ms"];
+    let child = started(NO_STORE, &[&words[..], &["--metric", &count, "--pairs", "8"]].concat());
+    let outcome = finished(child);
+    assert_eq!((outcome.end, &*outcome.stderr), (End::Code(0), ""), "{}", outcome.stdout);
+    let result: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
+    assert_eq!(result["reached"], "pairs", "{result}");
+    assert_eq!(result["sides"][0]["runs"].as_array().map(Vec::len), Some(8), "{result}");
+}
+
 #[test]
 fn issue_29_b6_a_load_that_ends_leaves_the_result() {
     let (_, mut held) = working(&[]);

@@ -27,7 +27,13 @@ impl World {
     fn new() -> World {
         // At an address of its own: it has the same huge pages in each process, which is what the store needs.
         let program = fat("hold").flags(&["-no-pie"]).build();
-        let held = Held::start_busy(&Cmd::new([&program]).arg("burn"), None, &program);
+        let started = Cmd::new([&program]).arg("burn");
+        World::of(program, &started)
+    }
+
+    /// Starts a program by `started`.
+    fn of(program: PathBuf, started: &Cmd) -> World {
+        let held = Held::start_busy(started, None, &program);
         // On a busy machine it would get no CPU time in some of the short periods. Only root may do this.
         // SAFETY: setpriority(2) takes numbers only.
         unsafe { libc::setpriority(libc::PRIO_PROCESS, held.pid(), -15) };
@@ -181,9 +187,8 @@ fn issue_31_8_what_the_lift_leaves_alone_is_said() {
     need_root!();
     let program = fat("hold").flags(&["-pie", "-fPIE"]).build();
     let library = fat("hold").flags(&["-shared", "-fPIC", "-Wl,-z,max-page-size=0x200000"]).build();
-    let held =
-        Held::start_busy(&Cmd::new([&program]).arg("burn").env("LD_PRELOAD", &library), None, &program);
-    let world = World { store: tempfile::tempdir_in("/dev/shm").expect("/dev/shm"), program, held };
+    let started = Cmd::new([&program]).arg("burn").env("LD_PRELOAD", &library);
+    let world = World::of(program, &started);
     let words = ["compare", "--pid", "PID", "--same-copy", "--pairs", "6", "--exclude", "*.so*"];
     let outcome = world.cmd(&words).patience(2 * PATIENCE).bare();
     assert_eq!((outcome.end, &*outcome.stderr), (End::Code(0), ""), "{}", outcome.stdout);

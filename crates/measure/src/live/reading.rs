@@ -100,15 +100,17 @@ pub fn run(
 
 /// Returns by how much the counter has grown.
 fn growth(metric: &Metric, first: f64, last: f64, wall: f64) -> Result<f64> {
-    let counter = match (metric.counter(), metric.work()) {
-        (Some(command), _) => format!("the counter of {}", command.option),
-        (None, work) => format!("its number of each {}", work.map_or("unit", Work::unit)),
+    let (counter, helps) = match (metric.counter(), metric.work()) {
+        (Some(command), _) => (
+            format!("the counter of {}", command.option),
+            "it must grow; a value that does not is measured by --metric CMD --metric-kind gauge",
+        ),
+        (None, work) => (
+            format!("its number of each {}", work.map_or("unit", Work::unit)),
+            "it must grow; --metric CMD names a counter of your own",
+        ),
     };
-    ensure!(
-        last >= first,
-        "{counter} fell from {first} to {last}: it must grow; a value that does not is measured by --metric CMD \
-         --metric-kind gauge"
-    );
+    ensure!(last >= first, "{counter} fell from {first} to {last}: {helps}");
     if last <= first {
         bail!(NoWork(format!(
             "{counter} stayed {first} for {wall:.1} s: there was no work to compare; start the load, or \

@@ -16,7 +16,7 @@ use anyhow::{Error, Result, anyhow, ensure};
 use hugelift_core::printable::text_to_parse;
 use hugelift_linux::proc::procfs::Process;
 use hugelift_measure::comparison::{self, Comparison, Memory, Run, Setting, Side};
-use hugelift_measure::live::{Live, Metric, Reading, State, run as figures_of};
+use hugelift_measure::live::{Live, Metric, NoWork, Reading, State, run as figures_of};
 use hugelift_measure::stats::Estimate;
 use hugelift_measure::stopping::Reached;
 use hugelift_measure::timed::Seen;
@@ -28,6 +28,9 @@ use subject::Subject;
 
 /// The interval at which a wait checks for ctrl-C.
 const POLL: Duration = Duration::from_millis(50);
+/// How long a process may do no work before the experiment ends. A process that waits for a CPU on a busy machine does none
+/// in a short period.
+const IDLE: Duration = Duration::from_secs(2);
 
 /// What the periods have given.
 struct Periods {
@@ -131,10 +134,20 @@ fn too_little(error: Error) -> Error {
     }
 }
 
-/// Measures one period.
+/// Measures one period. One in which the process did no work is measured again.
 fn period(subject: &mut Subject, state: State, options: &Options, measure: &MeasureOfWork) -> Result<Run> {
     subject.switch(state)?;
     wait(Instant::now() + options.settle)?;
+    let began = Instant::now();
+    loop {
+        match one_period(subject, options, measure) {
+            Err(error) if error.is::<NoWork>() && began.elapsed() < IDLE => {}
+            measured => return measured,
+        }
+    }
+}
+
+fn one_period(subject: &mut Subject, options: &Options, measure: &MeasureOfWork) -> Result<Run> {
     let metric = &measure.metric;
     let first = Reading::take(subject.pid, || measure.count())?;
     wait(first.at + options.period)?;
