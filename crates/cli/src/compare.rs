@@ -22,7 +22,9 @@ use experiment::Experiment;
 use hugelift_linux::io::console::{self, say};
 use hugelift_linux::lookup::resolve;
 use hugelift_measure::comparison::Comparison;
+use hugelift_measure::comparison::by_part::PartsComparison;
 use hugelift_report::comparison as comparison_text;
+use hugelift_report::comparison::by_part::text as parts_text;
 use hugelift_report::html::compare::document;
 use live::Options;
 use std::ffi::OsString;
@@ -56,7 +58,28 @@ pub fn run(args: &CompareArgs, colour: When) -> Result<Exit, Failure> {
 fn run_live(pid: u32, args: &CompareArgs, colour: When) -> Result<Exit, Failure> {
     let options = Options::new(&args.live, &args.server, &args.enough)?;
     check(args)?;
-    print(live::measure(pid, &options)?, args, colour)
+    match options.by {
+        Some(by) => print_parts(live::measure_parts(pid, &options, by)?, args, colour),
+        None => print(live::measure(pid, &options)?, args, colour),
+    }
+}
+
+/// Prints what each part gains, and then what has ended the experiment too soon. Returns the exit status.
+fn print_parts(
+    measured: Measured<PartsComparison>,
+    args: &CompareArgs,
+    colour: When,
+) -> Result<Exit, Failure> {
+    let Measured { comparison, said, exit } = measured;
+    let coloured = colour.on_stdout();
+    match args.json {
+        true => console::print(&output::json(&comparison)?)?,
+        false => output::print(&parts_text(&comparison, coloured), coloured)?,
+    }
+    if let Some(line) = said {
+        say(&line);
+    }
+    Ok(exit)
 }
 
 /// Checks what would otherwise fail after the measurement, and warns of too few pairs.

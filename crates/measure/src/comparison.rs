@@ -3,6 +3,7 @@
 //! what may be claimed. This is the JSON of `hugelift compare`, version [`VERSION`].
 //! `hugelift_report::comparison` shows it as text.
 
+pub mod by_part;
 mod finding;
 mod ratio;
 mod setting;

@@ -16,8 +16,28 @@ const CONFIDENCE: f64 = 0.95;
 /// approximates it.
 const EXACT: usize = 50;
 
-/// The point of the standard normal distribution that 2.5 % lie above.
-const Z: f64 = 1.959_963_984_540_054;
+/// The most estimates of which all intervals can hold together.
+pub const MOST_TOGETHER: usize = 16;
+
+/// The points of the standard normal distribution that 2.5 %, 2.5 % / 2, 2.5 % / 3... lie above.
+const Z: [f64; MOST_TOGETHER] = [
+    1.959_963_985,
+    2.241_402_728,
+    2.393_979_800,
+    2.497_705_474,
+    2.575_829_304,
+    2.638_257_273,
+    2.690_109_527,
+    2.734_368_787,
+    2.772_921_295,
+    2.807_033_768,
+    2.837_596_913,
+    2.865_260_239,
+    2.890_511_561,
+    2.913_726_318,
+    2.935_199_469,
+    2.955_166_847,
+];
 
 /// Why measurements have no estimate.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
@@ -88,6 +108,12 @@ impl Estimate {
         Some((high / self.point).max(self.point / low) - 1.0)
     }
 
+    /// Turns the estimate of a logarithm into that of the value.
+    #[must_use]
+    pub fn exp(self) -> Estimate {
+        self.map(f64::exp)
+    }
+
     fn map(self, f: impl Fn(f64) -> f64) -> Estimate {
         let interval = self.interval.map(|i| Interval { low: f(i.low), high: f(i.high) });
         Estimate { point: f(self.point), interval, ..self }
@@ -121,6 +147,15 @@ pub fn median(values: &[f64]) -> Result<f64, StatsError> {
 /// # Errors
 /// No values, or one that is not finite.
 pub fn location(values: &[f64]) -> Result<Estimate, StatsError> {
+    location_of(values, 1)
+}
+
+/// Does the same for one of several estimates, from 1 to [`MOST_TOGETHER`]: the intervals of all of them contain what they
+/// should with a probability of at least 95 % (Bonferroni).
+///
+/// # Errors
+/// No values, or one that is not finite.
+pub fn location_of(values: &[f64], estimates: usize) -> Result<Estimate, StatsError> {
     let values = checked(values, "estimate", |_| true)?;
     let n = values.len();
     let mut walsh = Vec::with_capacity(n * (n + 1) / 2);
@@ -128,7 +163,7 @@ pub fn location(values: &[f64]) -> Result<Estimate, StatsError> {
         walsh.extend(values[i..].iter().map(|b| a / 2.0 + b / 2.0));
     }
     walsh.sort_by(f64::total_cmp);
-    let interval = critical(n).and_then(|t| {
+    let interval = critical(n, estimates).and_then(|t| {
         let (low, high) = (walsh.get(t)?, walsh.get(walsh.len().checked_sub(t + 1)?)?);
         Some(Interval { low: *low, high: *high })
     });
@@ -143,7 +178,7 @@ pub fn ratio(pairs: &[(f64, f64)]) -> Result<Estimate, StatsError> {
     let flat: Vec<f64> = pairs.iter().flat_map(|&(a, b)| [a, b]).collect();
     let flat = checked(&flat, "ratio", |v| v > 0.0)?;
     let logs: Vec<f64> = flat.chunks_exact(2).map(|pair| pair[1].ln() - pair[0].ln()).collect();
-    Ok(location(&logs)?.map(f64::exp))
+    Ok(location(&logs)?.exp())
 }
 
 /// Estimates the difference second - first of pairs, with its 95 % interval.
@@ -170,14 +205,16 @@ fn middle(sorted: &[f64]) -> f64 {
     sorted[(n - 1) / 2] / 2.0 + sorted[n / 2] / 2.0
 }
 
-/// Returns the largest rank sum `t` with P(T <= t) <= 2.5 % under the null hypothesis, for `n`
+/// Returns the largest rank sum `t` with P(T <= t) <= 2.5 % / `estimates` under the null hypothesis, for `n`
 /// values: this many Walsh averages are cut off at each end. `None` if even P(T <= 0) is larger.
-fn critical(n: usize) -> Option<usize> {
+fn critical(n: usize, estimates: usize) -> Option<usize> {
+    let estimates = estimates.clamp(1, MOST_TOGETHER);
     if n > EXACT {
+        let z = Z[estimates - 1];
         let n = n as f64;
         let (mean, variance) = (n * (n + 1.0) / 4.0, n * (n + 1.0) * (2.0 * n + 1.0) / 24.0);
         // The half is the usual continuity correction.
-        return Some((mean - Z * variance.sqrt() - 0.5).floor() as usize);
+        return Some((mean - z * variance.sqrt() - 0.5).floor() as usize);
     }
     // counts[s] is the number of subsets of {1..n} with the sum s. There are 2^n subsets, at most 2^50.
     let top = n * (n + 1) / 2;
@@ -188,7 +225,7 @@ fn critical(n: usize) -> Option<usize> {
             counts[sum] += counts[sum - rank];
         }
     }
-    let tail = (1u64 << n) as f64 * (1.0 - CONFIDENCE) / 2.0;
+    let tail = (1u64 << n) as f64 * (1.0 - CONFIDENCE) / 2.0 / estimates as f64;
     let mut below = 0;
     let within = counts.iter().take_while(|&&c| {
         below += c;
@@ -214,18 +251,23 @@ pub(crate) mod tests {
         let table =
             [(6, 0), (7, 2), (8, 3), (9, 5), (10, 8), (12, 13), (15, 25), (20, 52), (25, 89), (30, 137)];
         for (n, t) in table {
-            assert_eq!(critical(n), Some(t), "n = {n}");
+            assert_eq!(critical(n, 1), Some(t), "n = {n}");
         }
-        assert_eq!(critical(50), Some(434));
+        assert_eq!(critical(50, 1), Some(434));
         for n in 0..6 {
-            assert_eq!(critical(n), None, "n = {n}");
+            assert_eq!(critical(n, 1), None, "n = {n}");
         }
     }
 
     #[test]
     fn the_normal_approximation_continues_the_exact_distribution() {
-        let steps: Vec<usize> = (45..=56).map(|n| critical(n).unwrap()).collect();
+        let steps: Vec<usize> = (45..=56).map(|n| critical(n, 1).unwrap()).collect();
         assert!(steps.windows(2).all(|w| (13..=26).contains(&(w[1] - w[0]))), "{steps:?}");
+        // Of more estimates each interval is wider.
+        for n in [EXACT, EXACT + 1] {
+            let cut: Vec<usize> = (1..=MOST_TOGETHER).map(|many| critical(n, many).unwrap()).collect();
+            assert!(cut.windows(2).all(|w| w[1] < w[0] && w[0] - w[1] < 80), "{cut:?}");
+        }
     }
 
     #[test]

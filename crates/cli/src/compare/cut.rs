@@ -15,9 +15,9 @@ use hugelift_measure::stopping::Reached;
 pub struct Ended;
 
 /// A comparison, and why it has fewer pairs than were asked for.
-pub struct Measured {
+pub struct Measured<T = Comparison> {
     /// The comparison.
-    pub comparison: Comparison,
+    pub comparison: T,
     /// The line to print after it, if there is something to say.
     pub said: Option<String>,
     /// The exit status.

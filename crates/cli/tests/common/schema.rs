@@ -19,6 +19,7 @@ const SCHEMAS: &[(&str, &str)] = schemas![
     "attach",
     "attach-watch",
     "compare",
+    "compare-by",
     "doctor",
     "inspect-cost",
     "keep-status",

@@ -63,6 +63,14 @@ fn finished(mut child: Child) -> Outcome {
     Outcome { stdout: text(output.stdout), stderr: text(output.stderr), end }
 }
 
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "waited for {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// Returns the huge bytes of a program's code and constants in a process.
 fn huge(pid: u32, program: &Path) -> u64 {
     pieces(pid, &[program.canonicalize().expect("it is there")]).iter().map(|piece| piece.huge).sum()
@@ -260,16 +268,20 @@ fn what_cannot_be_undone_or_lifted_is_refused() {
 #[test]
 fn a_process_that_ends_gives_what_was_measured_until_then() {
     let (_, held) = busy();
-    let child = started(held.pid(), PERIOD, &["--pairs", "100000", "--cpu-per", CLOCK]);
-    std::thread::sleep(Duration::from_secs(4));
+    let dir = tempfile::tempdir().expect("a folder");
+    let read = dir.path().join("read");
+    // The file grows by a byte each time the clock is read, which is at both ends of each period.
+    let clock = format!("echo >> {}; {CLOCK}", read.display());
+    let child = started(held.pid(), PERIOD, &["--pairs", "100000", "--cpu-per", &clock]);
+    until("two pairs", || read.metadata().is_ok_and(|meta| meta.len() >= 10));
     assert_eq!(held.finish().end, End::Code(0));
     let outcome = finished(child);
     assert_eq!((outcome.end, outcome.own_lines().len()), (End::Code(0), 1), "{outcome:?}");
     assert!(outcome.stderr.contains("has ended") && outcome.stdout.contains("lifted"), "{outcome:?}");
 
-    let (_, held) = busy();
+    let (program, held) = busy();
     let child = started(held.pid(), "1m", &[]);
-    std::thread::sleep(Duration::from_secs(2));
+    until("the first lift", || huge(held.pid(), &program) > 0);
     assert_eq!(held.finish().end, End::Code(0));
     kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).expect("kill");
     let outcome = finished(child);

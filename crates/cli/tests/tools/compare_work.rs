@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tests of `hugelift compare --pid` without a counter: what it takes for the work of a process.
 
+use crate::common::huge::pieces;
 use crate::common::run::{NO_STORE, PATIENCE};
 use crate::common::{Cmd, End, HUGELIFT, Held, Outcome, fat, fits};
 use crate::need_root;
@@ -8,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Starts the program that works in this way.
 fn working(way: &str) -> Held {
@@ -73,7 +74,13 @@ fn issue_31_6_a_process_that_ends_while_it_is_observed_is_too_little() {
     let words = [HUGELIFT, "compare", "--pid", &pid, "--settle", "1h", "--backing", "thp"];
     let mut command = Cmd::new(words).env("HUGELIFT_STORE", NO_STORE).command(None);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("hugelift");
-    std::thread::sleep(Duration::from_secs(3));
+    // It is lifted once, and then waits for an hour.
+    let (program, deadline) = (fat("hold").build(), Instant::now() + PATIENCE);
+    let program = program.canonicalize().expect("it is there");
+    while pieces(held.pid(), std::slice::from_ref(&program)).iter().all(|piece| piece.huge == 0) {
+        assert!(Instant::now() < deadline, "waited for the first lift");
+        std::thread::sleep(Duration::from_millis(5));
+    }
     assert_eq!(held.finish().end, End::Code(0));
     kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).expect("kill");
     let output = child.wait_with_output().expect("its output");

@@ -25,24 +25,26 @@ pub struct Resized {
     pub took: Duration,
 }
 
-/// Maps those of these copies that are files of the store by such pages. All others stay as they are, and so does a copy
-/// that was written to.
+/// Maps each of these copies that is a file of the store by the pages that are named with it. All others stay as they are, and
+/// so does a copy that was written to.
 ///
 /// # Errors
 /// One line that says why the process cannot be changed. If a thread was lost meanwhile, some of them may be changed.
-pub fn map_by(chosen: Chosen, seccomp: Seccomp, copies: &[Range], pages: Pages) -> Result<Resized, String> {
+pub fn map_by(chosen: Chosen, seccomp: Seccomp, copies: &[(Range, Pages)]) -> Result<Resized, String> {
     let began = Instant::now();
     let chosen = chosen.reached()?;
     read_status(chosen.pid)?;
     let mappings = Process::new(chosen.pid).maps().map_err(|e| e.to_string())?;
-    let is_copy = |mapping: &&Mapping| {
-        mapping.is_file() && !mapping.prot.write && copies.iter().any(|copy| mapping.range.covers(*copy))
+    let pages_of = |mapping: &Mapping| {
+        let copy = copies.iter().find(|(copy, _)| mapping.range.covers(*copy));
+        copy.filter(|_| mapping.is_file() && !mapping.prot.write).map(|(_, pages)| *pages)
     };
-    let wanted: Vec<&Mapping> = mappings.iter().filter(is_copy).collect();
+    let wanted: Vec<(&Mapping, Pages)> =
+        mappings.iter().filter_map(|mapping| Some((mapping, pages_of(mapping)?))).collect();
     in_tracer(|| {
         let mut live = open(chosen, &mappings, seccomp)?;
         let (mut mapped, mut complaints) = (Vec::new(), Vec::new());
-        for mapping in wanted {
+        for (mapping, pages) in wanted {
             match live.map_by(mapping, pages) {
                 Ok(()) => mapped.push(mapping.range),
                 Err(Fault::Lost(why)) => return Err(why),

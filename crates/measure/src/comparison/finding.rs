@@ -71,19 +71,18 @@ pub(super) fn compare(setting: &Setting, bare: &Side, side: &Side) -> VariantRes
         Some(_) if setting.live.is_some() && !live::was_switched(&bare.runs, &side.runs) => {
             Finding::NotSwitched
         }
-        Some(estimate) => finding(&estimate, setting.higher_is_better, huge),
+        Some(estimate) => of_estimate(&estimate, setting.higher_is_better, huge),
         None if nothing_to_lift && side.runs.is_empty() => Finding::NothingToLift,
         None => Finding::TooFew,
     };
-    let ratios = figures(setting).iter().filter_map(|&figure| {
-        let e = ratio(figure, &bare.runs, &side.runs)?;
-        let (low, high) = (e.interval.map(|i| i.low), e.interval.map(|i| i.high));
-        Some(Ratio { figure, point: e.point, low, high, pairs: e.count })
-    });
+    let ratios = figures(setting)
+        .iter()
+        .filter_map(|&figure| Some(Ratio::of(figure, &ratio(figure, &bare.runs, &side.runs)?)));
     VariantResult { name: side.name.clone(), finding, nothing_to_lift, ratios: ratios.collect() }
 }
 
-fn finding(estimate: &Estimate, higher_is_better: bool, huge: bool) -> Finding {
+/// Returns what an estimate of the ratio shows. `huge` says whether huge pages were seen.
+pub(super) fn of_estimate(estimate: &Estimate, higher_is_better: bool, huge: bool) -> Finding {
     let (Some(interval), Some(width)) = (estimate.interval, estimate.half_width()) else {
         return Finding::TooFew;
     };

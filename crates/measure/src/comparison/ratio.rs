@@ -20,6 +20,14 @@ pub struct Ratio {
     pub pairs: usize,
 }
 
+impl Ratio {
+    /// Returns an estimate of the ratio of a figure.
+    pub(super) fn of(figure: Figure, estimate: &Estimate) -> Ratio {
+        let (low, high) = (estimate.interval.map(|i| i.low), estimate.interval.map(|i| i.high));
+        Ratio { figure, point: estimate.point, low, high, pairs: estimate.count }
+    }
+}
+
 /// Estimates the ratio variant / bare of `figure`, from the rounds in which both have it.
 pub fn ratio(figure: Figure, bare: &[Run], variant: &[Run]) -> Option<Estimate> {
     let pairs: Vec<(f64, f64)> =

@@ -2,6 +2,7 @@
 //! Compares a running process with itself. The process is lifted and restored in turn, and each period is compared with
 //! the next one. This module reads the process. Its caller lifts and restores it.
 
+pub mod by_part;
 mod command;
 mod metric;
 mod reading;

@@ -4,7 +4,7 @@
 use super::shown::seconds;
 use hugelift_core::addr::human_bytes;
 use hugelift_core::printable::printable;
-use hugelift_measure::comparison::{Comparison, Memory, Side};
+use hugelift_measure::comparison::{Comparison, Memory, Setting, Side};
 use hugelift_measure::live::{Live, Metric, State, Steady, Switching};
 use hugelift_measure::stats;
 
@@ -16,6 +16,25 @@ const SAME_COPY: &str = "Nothing but the page size differs. Without --same-copy 
 pub fn remarks(comparison: &Comparison, live: &Live) -> Vec<String> {
     let mut all = vec![setting(live), metric(live, comparison.setting.higher_is_better)];
     all.extend(comparison.bare().and_then(|side| side.memory).and_then(bare_was_huge));
+    all.extend(what_changed(live));
+    all.push(cost(&live.switching, live.same_copy));
+    all.push(left(live));
+    all
+}
+
+/// Returns those on an experiment with parts, a line each.
+pub(super) fn parts_remarks(of: &Setting) -> Vec<String> {
+    let Some(live) = &of.live else { return Vec::new() };
+    let mut all = vec![setting(live), metric(live, of.higher_is_better)];
+    all.extend(what_changed(live));
+    all.push(cost_of_parts(&live.switching));
+    all.push(left(live));
+    all
+}
+
+/// Says what of the process was the same on both sides.
+fn what_changed(live: &Live) -> Vec<String> {
+    let mut all = Vec::new();
     if live.same_copy {
         all.push(SAME_COPY.into());
     }
@@ -30,8 +49,12 @@ pub fn remarks(comparison: &Comparison, live: &Live) -> Vec<String> {
             human_bytes(live.left_out_bytes)
         ));
     }
-    all.push(cost(&live.switching, live.same_copy));
-    all.push(match live.left {
+    all
+}
+
+/// Says how the process is left.
+fn left(live: &Live) -> String {
+    match live.left {
         None => format!("{} has ended, so the pairs are fewer than were asked for.", printable(&live.name)),
         Some(left) if left == live.found => {
             format!(
@@ -50,8 +73,7 @@ pub fn remarks(comparison: &Comparison, live: &Live) -> Vec<String> {
                 live.pid
             )
         }
-    });
-    all
+    }
 }
 
 fn setting(live: &Live) -> String {
@@ -114,19 +136,34 @@ fn cost(switching: &Switching, same_copy: bool) -> String {
         true => ["changes to huge pages", "changes to small pages"],
         false => ["lifts", "restorings"],
     };
-    let many = |times: &[f64], what: &str| {
-        let median =
-            stats::median(times).map_or_else(|_| String::new(), |ms| format!(" of {}", seconds(ms / 1e3)));
-        format!("{} {what}{median}", times.len())
-    };
-    format!(
-        "The first lift took {}; then there were {} and {} (medians). A thread was stopped {} times, for {} at most.",
-        seconds(switching.first_lift_ms / 1e3),
+    let changes = format!(
+        "{} and {} (medians)",
         many(&switching.lift_ms, lifts),
-        many(&switching.restore_ms, restorings),
+        many(&switching.restore_ms, restorings)
+    );
+    cost_of(switching, &changes)
+}
+
+/// Says what an experiment on parts has cost, in which each change is to huge pages and to small ones.
+fn cost_of_parts(switching: &Switching) -> String {
+    let all = [&switching.lift_ms[..], &switching.restore_ms].concat();
+    cost_of(switching, &format!("{} (median)", many(&all, "changes of page sizes")))
+}
+
+fn cost_of(switching: &Switching, changes: &str) -> String {
+    format!(
+        "The first lift took {}; then there were {changes}. A thread was stopped {} times, for {} at most.",
+        seconds(switching.first_lift_ms / 1e3),
         switching.borrowed,
         seconds(switching.longest_stop_us as f64 / 1e6)
     )
+}
+
+/// Says how many times something took, and how long.
+fn many(times: &[f64], what: &str) -> String {
+    let median =
+        stats::median(times).map_or_else(|_| String::new(), |ms| format!(" of {}", seconds(ms / 1e3)));
+    format!("{} {what}{median}", times.len())
 }
 
 /// Says why nothing is claimed.

@@ -12,6 +12,7 @@ use hugelift_measure::stats;
 use std::ffi::OsStr;
 use std::fmt::Write as _;
 
+pub mod by_part;
 mod live;
 mod shown;
 #[cfg(test)]

@@ -2,10 +2,12 @@
 //! `hugelift compare --pid`: a process that runs is compared with itself. Period by period it is lifted or
 //! bare; periods that follow each other form a pair.
 
+mod by_part;
 mod measure_of_work;
 mod options;
 mod subject;
 
+pub use by_part::measure as measure_parts;
 pub use options::{LiveArgs, Options};
 
 use super::cut::{Cut, Ended, Measured};
@@ -32,10 +34,12 @@ const POLL: Duration = Duration::from_millis(50);
 /// in a short period.
 const IDLE: Duration = Duration::from_secs(2);
 
-/// What the periods have given.
-struct Periods {
-    /// The periods of each side.
-    results: Vec<Vec<Run>>,
+/// What an experiment has given.
+struct Done<T> {
+    /// The figures.
+    result: T,
+    /// The whole pairs.
+    pairs: usize,
     /// Why there are no more.
     reached: Reached,
     /// What has ended them too soon.
@@ -48,6 +52,29 @@ struct Periods {
 /// # Errors
 /// One line: what has ended the experiment before the first pair was complete, and how the process is left.
 pub fn measure(pid: u32, options: &Options) -> Result<Measured> {
+    let work =
+        |subject: &mut Subject, measure: &MeasureOfWork| periods(&RefCell::new(subject), options, measure);
+    conduct(pid, options, work, |setting, reached, results| {
+        let sides = options.sides().into_iter().zip(results).map(|(state, runs)| Side {
+            name: state.name().into(),
+            options: (state == State::Lifted).then(|| options.words.clone()),
+            memory: runs.iter().filter_map(|run| run.memory).reduce(Memory::max),
+            peak_bytes: None,
+            liftable: None,
+            why_not: None,
+            runs,
+        });
+        Comparison::new(setting, reached, sides.collect())
+    })
+}
+
+/// Lifts a process, does `work`, leaves the process as it was found, and draws the conclusions.
+fn conduct<T, R>(
+    pid: u32,
+    options: &Options,
+    work: impl FnOnce(&mut Subject, &MeasureOfWork) -> Result<Done<T>>,
+    conclude: impl FnOnce(Setting, Reached, T) -> R,
+) -> Result<Measured<R>> {
     interrupt::prepare()?;
     let mut subject = Subject::open(pid, options)?;
     let name = subject.name.clone();
@@ -55,42 +82,39 @@ pub fn measure(pid: u32, options: &Options) -> Result<Measured> {
     let measured = subject
         .first_lift()
         .and_then(|()| MeasureOfWork::of(&mut subject, options, wait).map_err(too_little))
-        .and_then(|measure| {
-            let shared = RefCell::new(&mut subject);
-            Ok((periods(&shared, options, &measure)?, measure))
-        });
+        .and_then(|measure| Ok((work(&mut subject, &measure)?, measure)));
     let found = subject.found;
-    let is_done = |periods: &Periods| periods.cut.as_ref().is_none_or(|cut| cut.exit == Exit::SUCCESS);
+    let is_done = |done: &Done<T>| done.cut.as_ref().is_none_or(|cut| cut.exit == Exit::SUCCESS);
     let left = subject.leave(match &measured {
-        Ok((periods, _)) if is_done(periods) => options.leave.unwrap_or(found),
+        Ok((done, _)) if is_done(done) => options.leave.unwrap_or(found),
         _ => found,
     });
-    let (measured, measure) = measured.map_err(|error| match (error, &left) {
+    let (done, measure) = measured.map_err(|error| match (error, &left) {
         (error, Ok(Some(state))) => {
             anyhow!("{name}: {error:#}; it is left {}, as it was found", state.name())
         }
         (error, Ok(None)) => anyhow!("{name}: {error:#}"),
         (error, Err(why)) => anyhow!("{name}: {error:#}; {why:#}"),
     })?;
-    let pairs = measured.results.first().map_or(0, Vec::len);
     let mut said: Vec<String> =
-        measured.cut.iter().map(|cut| format!("{name}: {}", cut.line(pairs))).collect();
-    let mut exit = measured.cut.as_ref().map_or(Exit::SUCCESS, |cut| cut.exit);
+        done.cut.iter().map(|cut| format!("{name}: {}", cut.line(done.pairs))).collect();
+    let mut exit = done.cut.as_ref().map_or(Exit::SUCCESS, |cut| cut.exit);
     let left = left.unwrap_or_else(|why| {
         said.push(format!("{why:#}"));
         exit = Exit(FAILED);
         Some(subject.state())
     });
     let said = (!said.is_empty()).then(|| said.join("; "));
-    Ok(Measured {
-        comparison: conclude(&subject, options, measure.metric, command, measured, left),
-        said,
-        exit,
-    })
+    let setting = setting(&subject, options, measure.metric, command, left);
+    Ok(Measured { comparison: conclude(setting, done.reached, done.result), said, exit })
 }
 
 /// Measures pairs of periods until the rule says that there are enough, or one fails.
-fn periods(subject: &RefCell<&mut Subject>, options: &Options, measure: &MeasureOfWork) -> Result<Periods> {
+fn periods(
+    subject: &RefCell<&mut Subject>,
+    options: &Options,
+    measure: &MeasureOfWork,
+) -> Result<Done<Vec<Vec<Run>>>> {
     let began = Instant::now();
     let progress = Progress::new(options.rule);
     let reached = Cell::new(Reached::Pairs);
@@ -123,7 +147,8 @@ fn periods(subject: &RefCell<&mut Subject>, options: &Options, measure: &Measure
             run.position = order.iter().position(|&s| s == side).map_or(0, |p| p + 1);
         }
     }
-    Ok(Periods { results, reached: cut.as_ref().map_or(reached.get(), |cut| cut.reached), cut })
+    let reached = cut.as_ref().map_or(reached.get(), |cut| cut.reached);
+    Ok(Done { pairs: orders.len(), result: results, reached, cut })
 }
 
 /// Says of a process that has ended that there is no pair yet.
@@ -134,9 +159,14 @@ fn too_little(error: Error) -> Error {
     }
 }
 
-/// Measures one period. One in which the process did no work is measured again.
+/// Measures one period in a state.
 fn period(subject: &mut Subject, state: State, options: &Options, measure: &MeasureOfWork) -> Result<Run> {
     subject.switch(state)?;
+    period_as_it_is(subject, options, measure)
+}
+
+/// Measures one period. One in which the process did no work is measured again.
+fn period_as_it_is(subject: &mut Subject, options: &Options, measure: &MeasureOfWork) -> Result<Run> {
     wait(Instant::now() + options.settle)?;
     let began = Instant::now();
     loop {
@@ -177,14 +207,14 @@ fn estimate(measure: &MeasureOfWork, results: &[Vec<Run>]) -> Option<Estimate> {
     }
 }
 
-fn conclude(
+/// Returns how the experiment was made.
+fn setting(
     subject: &Subject,
     options: &Options,
     metric: Metric,
     command: Vec<String>,
-    periods: Periods,
     left: Option<State>,
-) -> Comparison {
+) -> Setting {
     let live = Live {
         pid: subject.pid,
         name: subject.name.to_string(),
@@ -199,7 +229,7 @@ fn conclude(
         left,
         switching: subject.switching.clone(),
     };
-    let setting = Setting {
+    Setting {
         host: host::describe(),
         command,
         load: None,
@@ -208,17 +238,7 @@ fn conclude(
         bare_4k: false,
         counts_transactions: metric.counts(),
         live: Some(live),
-    };
-    let sides = options.sides().into_iter().zip(periods.results).map(|(state, runs)| Side {
-        name: state.name().into(),
-        options: (state == State::Lifted).then(|| options.words.clone()),
-        memory: runs.iter().filter_map(|run| run.memory).reduce(Memory::max),
-        peak_bytes: None,
-        liftable: None,
-        why_not: None,
-        runs,
-    });
-    Comparison::new(setting, periods.reached, sides.collect())
+    }
 }
 
 /// Returns the words of a process's command line.

@@ -11,6 +11,7 @@ use hugelift_core::policy::{Copies, PageChoice, SpanChoice};
 use hugelift_core::quantity;
 use hugelift_lift::attach::AttachOptions;
 use hugelift_lift::options::{DataBacking, PolicyOptions, Seccomp};
+use hugelift_measure::comparison::by_part::By;
 use hugelift_measure::live::{Command, Metric, State};
 use hugelift_measure::stopping::Rule;
 use std::time::Duration;
@@ -53,6 +54,11 @@ pub struct LiveArgs {
     #[arg(long, requires = "pid", conflicts_with_all = OTHERS)]
     same_copy: bool,
 
+    /// Find out which parts gain, with --same-copy: in each pair of periods a random half of them is on huge pages, then the
+    /// other half. The intervals hold for all parts together
+    #[arg(long, value_enum, requires = "pid", conflicts_with_all = ["html", "csv", "server", "command"])]
+    by: Option<ByChoice>,
+
     /// The length of a period [default: 500ms, with --same-copy 50ms]
     #[arg(long, value_name = "TIME", requires = "pid", conflicts_with_all = OTHERS, value_parser = quantity::positive_duration)]
     period: Option<Duration>,
@@ -91,6 +97,24 @@ pub struct LiveArgs {
     seccomp: SeccompChoice,
 }
 
+/// `--by`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ByChoice {
+    /// Text and rodata of each object
+    Part,
+    /// Each object
+    Object,
+}
+
+impl From<ByChoice> for By {
+    fn from(choice: ByChoice) -> By {
+        match choice {
+            ByChoice::Part => By::Part,
+            ByChoice::Object => By::Object,
+        }
+    }
+}
+
 /// `--metric-kind`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum KindChoice {
@@ -115,6 +139,8 @@ pub struct Options {
     pub attach: AttachOptions,
     /// Whether both sides have the same copies, by huge pages and by small ones.
     pub same_copy: bool,
+    /// Into which parts the process is divided, if what each of them gains is asked for.
+    pub by: Option<By>,
     /// What the verdict is on; `None`: what the process shows to be steady.
     pub metric: Option<Metric>,
     /// Whether more of it is better.
@@ -146,8 +172,11 @@ impl Options {
                     .into(),
             );
         }
-        if live.same_copy && !matches!(live.backing, BackingChoice::Auto | BackingChoice::Shared) {
-            return Err("--same-copy: the copy is one of the store, which is --backing shared".into());
+        // What each part gains cannot be found out within a minute by moving bytes.
+        let same_copy = live.same_copy || live.by.is_some();
+        if same_copy && !matches!(live.backing, BackingChoice::Auto | BackingChoice::Shared) {
+            let option = if live.same_copy { "--same-copy" } else { "--by" };
+            return Err(format!("{option}: the copy is one of the store, which is --backing shared").into());
         }
         let undoable = |part: &PartChoice| matches!(part, PartChoice::Text | PartChoice::Rodata);
         if let Some(part) = live.parts.iter().find(|part| !undoable(part)) {
@@ -173,9 +202,10 @@ impl Options {
             },
             higher_is_better: server.higher_is_better || matches!(metric, Some(Metric::Counter { .. })),
             metric,
-            same_copy: live.same_copy,
-            period: live.period.unwrap_or(if live.same_copy { SHORT } else { PERIOD }),
-            settle: live.settle.unwrap_or(if live.same_copy { SETTLE / 10 } else { SETTLE }),
+            same_copy,
+            by: live.by.map(By::from),
+            period: live.period.unwrap_or(if same_copy { SHORT } else { PERIOD }),
+            settle: live.settle.unwrap_or(if same_copy { SETTLE / 10 } else { SETTLE }),
             seed: live.seed.unwrap_or_else(|| fastrand::u64(..=u64::from(u32::MAX))),
             leave: live.leave.map(State::from),
             rule: enough.rule_or(USUAL),
@@ -215,7 +245,7 @@ fn metric(live: &LiveArgs, server: &ServerArgs) -> Option<Metric> {
 
 /// Returns where the copies are: of the store's alone there are huge pages that can be mapped by small ones.
 fn backing(live: &LiveArgs) -> BackingChoice {
-    if live.same_copy { BackingChoice::Shared } else { live.backing }
+    if live.same_copy || live.by.is_some() { BackingChoice::Shared } else { live.backing }
 }
 
 fn policy(live: &LiveArgs) -> PolicyOptions {

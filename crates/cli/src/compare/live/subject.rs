@@ -5,7 +5,9 @@ use super::options::Options;
 use crate::compare::cut::Ended;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use hugelift_core::addr::{Addr, Range, human_bytes};
-use hugelift_core::restore::replaced;
+use hugelift_core::printable::Untrusted;
+use hugelift_core::restore::{Replaced, replaced};
+use hugelift_core::snapshot::{Part, Snapshot};
 use hugelift_lift::attach::{
     AttachOptions, Change, Chosen, Name, Pages, attach, could_lift_again, map_by, restore,
 };
@@ -26,6 +28,16 @@ const SMALLEST_PAGE: usize = 4096;
 const SLACK: u64 = 5;
 /// How long a process may take to end whose server no longer answers.
 const DYING: Duration = Duration::from_secs(1);
+
+/// A copy of code or of read-only data.
+pub struct Copy {
+    /// The file that it is of.
+    pub object: Untrusted,
+    /// What it holds.
+    pub part: Part,
+    /// Where it lies.
+    pub range: Range,
+}
 
 /// The process, and in which state it is.
 pub struct Subject {
@@ -153,6 +165,19 @@ impl Subject {
         Ok(())
     }
 
+    /// Returns its copies.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn copies(&self) -> Result<Vec<Copy>> {
+        let snapshot = snapshot_of(self.pid)?;
+        let copy = |copy: Replaced| {
+            let object = snapshot.objects.get(copy.object)?.path.clone().into();
+            Some(Copy { object, part: copy.part, range: copy.range })
+        };
+        Ok(replaced(&snapshot).into_iter().filter_map(copy).collect())
+    }
+
     /// Brings the process into a state, unless it is in it already. All pages that a lift replaces are mapped
     /// afterwards, so that no period has the page faults that follow a switch.
     ///
@@ -187,23 +212,36 @@ impl Subject {
         Ok(())
     }
 
-    /// Maps the copies by such pages.
+    /// Maps all copies by such pages.
     ///
     /// # Errors
     /// The process cannot be changed, or none of its copies is one of the store that can be mapped so.
     fn resize(&mut self, pages: Pages) -> Result<()> {
+        let all: Vec<(Range, Pages)> = self.replaced.iter().map(|copy| (*copy, pages)).collect();
+        self.resize_each(&all)?;
+        self.state = Some(if pages == Pages::Small { State::Small } else { State::Lifted });
+        Ok(())
+    }
+
+    /// Maps each of these copies by its pages. Returns what was mapped so, mapping by mapping.
+    ///
+    /// # Errors
+    /// As for [`Subject::switch`].
+    pub fn resize_each(&mut self, copies: &[(Range, Pages)]) -> Result<Vec<Range>> {
+        ensure!(!self.has_ended(), Ended);
         // If it fails halfway, both kinds are there.
         self.state = None;
-        let resized = map_by(self.chosen(), self.attach.seccomp, &self.replaced, pages)
+        let resized = map_by(self.chosen(), self.attach.seccomp, copies)
             .map_err(|why| anyhow!("the size of its pages was not changed: {why}"))?;
         self.count_stops(resized.stops.count, resized.stops.longest);
-        let bytes = |ranges: &[Range]| ranges.iter().map(|range| range.len()).sum::<u64>();
+        let (wanted, mapped) =
+            (copies.iter().map(|(copy, _)| copy.len()).sum::<u64>(), resized.mapped.iter());
         // A mapping may reach beyond the copies that are known.
-        self.left_out = self.left_out.max(bytes(&self.replaced).saturating_sub(bytes(&resized.mapped)));
+        self.left_out = self.left_out.max(wanted.saturating_sub(mapped.map(|range| range.len()).sum()));
         let milliseconds = resized.took.as_secs_f64() * 1e3;
-        match pages {
-            Pages::Huge => self.switching.lift_ms.push(milliseconds),
-            Pages::Small => self.switching.restore_ms.push(milliseconds),
+        match copies.iter().any(|(_, pages)| *pages == Pages::Small) {
+            true => self.switching.restore_ms.push(milliseconds),
+            false => self.switching.lift_ms.push(milliseconds),
         }
         if resized.mapped.is_empty() {
             self.state = Some(State::Lifted);
@@ -213,8 +251,9 @@ impl Subject {
             });
             bail!("the size of its pages was not changed: {why}");
         }
-        self.state = Some(if pages == Pages::Small { State::Small } else { State::Lifted });
-        Ok(())
+        // A change to huge pages is made as from small ones.
+        self.state = Some(State::Small);
+        Ok(resized.mapped)
     }
 
     /// Leaves the process in a state, and tries more than once. A process that has ended is left.
@@ -297,7 +336,9 @@ impl Subject {
 
 /// Returns where text and rodata of a process are copies.
 fn copies(pid: u32) -> Result<Vec<Range>> {
-    let snapshot =
-        snapshot::live(Some(Process::new(pid).with_memory().pid()), 0).map_err(|e| anyhow!("{e}"))?;
-    Ok(replaced(&snapshot).into_iter().map(|copy| copy.range).collect())
+    Ok(replaced(&snapshot_of(pid)?).into_iter().map(|copy| copy.range).collect())
+}
+
+fn snapshot_of(pid: u32) -> Result<Snapshot> {
+    snapshot::live(Some(Process::new(pid).with_memory().pid()), 0).map_err(|e| anyhow!("{e}"))
 }

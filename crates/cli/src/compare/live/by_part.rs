@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `hugelift compare --pid --by`: which parts of a process gain by huge pages. Each pair of periods has a random half of them
+//! on huge pages first, and then the other half.
+
+use super::measure_of_work::MeasureOfWork;
+use super::options::Options;
+use super::subject::{Copy, Subject};
+use super::{Done, conduct, period_as_it_is, too_little};
+use crate::compare::cut::{Cut, Measured};
+use crate::compare::progress::Progress;
+use anyhow::{Context as _, Result, bail};
+use hugelift_core::addr::Range;
+use hugelift_lift::attach::Pages;
+use hugelift_linux::proc::procfs::Process;
+use hugelift_measure::comparison::by_part::{By, PartsComparison, Unit};
+use hugelift_measure::interrupt;
+use hugelift_measure::live::by_part::{Pair, draw, effects};
+use hugelift_measure::stats::{Estimate, MOST_TOGETHER};
+use hugelift_measure::stopping::Reached;
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+/// A part, and where it lies.
+struct Divided {
+    unit: Unit,
+    ranges: Vec<Range>,
+}
+
+/// What the pairs have given.
+struct Figures {
+    units: Vec<Unit>,
+    left_out: Vec<Unit>,
+    pairs: Vec<Pair>,
+}
+
+/// Measures what each part of a process gains, and leaves the process as it was found, also after an error and at ctrl-C.
+///
+/// # Errors
+/// One line: what has ended the experiment before the first pair was complete, and how the process is left.
+pub fn measure(pid: u32, options: &Options, by: By) -> Result<Measured<PartsComparison>> {
+    let work = |subject: &mut Subject, measure: &MeasureOfWork| {
+        let (units, left_out) = those_that_switch(subject, divide(subject.copies()?, by))?;
+        pairs(subject, options, measure, units, left_out)
+    };
+    conduct(pid, options, work, |setting, reached, figures| {
+        let Figures { units, left_out, pairs } = figures;
+        PartsComparison::new(setting, by, reached, units, left_out, pairs)
+    })
+}
+
+/// Divides the copies into at most as many parts as an experiment can tell apart, the largest first. The smallest of more
+/// parts become one.
+fn divide(copies: Vec<Copy>, by: By) -> Vec<Divided> {
+    let mut parts: BTreeMap<_, Vec<Range>> = BTreeMap::new();
+    for Copy { object, part, range } in copies {
+        let part = (by == By::Part).then_some(part);
+        parts.entry((Some(object), part)).or_default().push(range);
+    }
+    let bytes = |ranges: &[Range]| ranges.iter().map(|range| range.len()).sum();
+    let divided = |((object, part), ranges): (_, Vec<Range>)| Divided {
+        unit: Unit { object, part, bytes: bytes(&ranges) },
+        ranges,
+    };
+    let mut all: Vec<Divided> = parts.into_iter().map(divided).collect();
+    all.sort_by_key(|part| std::cmp::Reverse(part.unit.bytes));
+    if all.len() > MOST_TOGETHER {
+        let small: Vec<Range> = all.drain(MOST_TOGETHER - 1..).flat_map(|part| part.ranges).collect();
+        all.push(divided(((None, None), small)));
+    }
+    all
+}
+
+/// Maps all parts by small pages and by huge ones, and returns those that smaps shows so, and the others.
+///
+/// # Errors
+/// The process cannot be changed, or no part can be switched.
+fn those_that_switch(subject: &mut Subject, all: Vec<Divided>) -> Result<(Vec<Divided>, Vec<Unit>)> {
+    let mut huge_bytes = |pages: Pages| -> Result<Vec<u64>> {
+        let copies: Vec<(Range, Pages)> =
+            all.iter().flat_map(|part| &part.ranges).map(|range| (*range, pages)).collect();
+        subject.resize_each(&copies)?;
+        let usages = Process::new(subject.pid).with_memory().smaps().context("read its smaps")?;
+        let of_part = |part: &Divided| -> u64 {
+            let lies_in =
+                |range: Range| part.ranges.iter().any(|copy| range.covers(*copy) || copy.covers(range));
+            usages.iter().filter(|usage| lies_in(usage.mapping.range)).map(|usage| usage.huge()).sum()
+        };
+        Ok(all.iter().map(of_part).collect())
+    };
+    let (small, huge) = (huge_bytes(Pages::Small)?, huge_bytes(Pages::Huge)?);
+    let mut switches = small.iter().zip(&huge).map(|(small, huge)| *small == 0 && *huge > 0);
+    let (those, others): (Vec<Divided>, Vec<Divided>) =
+        all.into_iter().partition(|_| switches.next().unwrap_or(false));
+    if those.is_empty() {
+        bail!("smaps shows none of its parts on small pages and on huge ones in turn");
+    }
+    Ok((those, others.into_iter().map(|part| part.unit).collect()))
+}
+
+/// Measures pairs of periods until the rule says that there are enough, or one fails.
+fn pairs(
+    subject: &mut Subject,
+    options: &Options,
+    measure: &MeasureOfWork,
+    parts: Vec<Divided>,
+    left_out: Vec<Unit>,
+) -> Result<Done<Figures>> {
+    let (began, progress) = (Instant::now(), Progress::new(options.rule));
+    let mut random = fastrand::Rng::with_seed(options.seed);
+    let mut pairs: Vec<Pair> = Vec::new();
+    let widest = |pairs: &[Pair]| -> Option<Estimate> {
+        let of = |estimate: &Estimate| estimate.half_width().unwrap_or(f64::INFINITY);
+        effects(pairs, parts.len()).ok()?.into_iter().max_by(|one, two| of(one).total_cmp(&of(two)))
+    };
+    let (reached, cut): (Reached, Option<Cut>) = loop {
+        let first_is_huge = draw(&mut random, parts.len());
+        match pair(subject, options, measure, &parts, first_is_huge) {
+            Ok(pair) => pairs.push(pair),
+            Err(error) => {
+                let cut = Cut::after(pairs.len(), subject.cause(error)).map_err(too_little)?;
+                break (cut.reached, Some(cut));
+            }
+        }
+        progress.after(pairs.len(), began.elapsed(), &["least certain part"], || vec![widest(&pairs)]);
+        let width = || widest(&pairs)?.half_width();
+        if let Some(reached) = options.rule.reached(pairs.len(), began.elapsed(), width) {
+            break (reached, None);
+        }
+    };
+    progress.end();
+    let units = parts.into_iter().map(|part| part.unit).collect();
+    Ok(Done { pairs: pairs.len(), result: Figures { units, left_out, pairs }, reached, cut })
+}
+
+/// Measures a pair of periods.
+fn pair(
+    subject: &mut Subject,
+    options: &Options,
+    measure: &MeasureOfWork,
+    parts: &[Divided],
+    first_is_huge: Vec<bool>,
+) -> Result<Pair> {
+    let mut period = |is_first: bool| -> Result<f64> {
+        interrupt::check()?;
+        let pages = |first: bool| if first == is_first { Pages::Huge } else { Pages::Small };
+        let copies = parts.iter().zip(&first_is_huge).flat_map(|(part, first)| {
+            let pages = pages(*first);
+            part.ranges.iter().map(move |range| (*range, pages))
+        });
+        subject.resize_each(&copies.collect::<Vec<_>>())?;
+        let run = period_as_it_is(subject, options, measure)?;
+        measure.metric.figure().of(&run).context("a period has no such figure")
+    };
+    let (first, second) = (period(true)?, period(false)?);
+    Ok(Pair { first_is_huge, first, second })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hugelift_core::addr::Addr;
+    use hugelift_core::snapshot::Part;
+
+    fn copies(objects: u64) -> Vec<Copy> {
+        let copy = |object: u64, part: Part, at: u64| Copy {
+            object: format!("/lib/{object}").as_bytes().into(),
+            part,
+            range: Range::sized(Addr(at << 30), (object + 1) << 21).expect("a range"),
+        };
+        let both =
+            |object| [copy(object, Part::Text, 2 * object + 1), copy(object, Part::Rodata, 2 * object + 2)];
+        (0..objects).flat_map(both).collect()
+    }
+
+    #[test]
+    fn issue_31_7_a_process_is_divided_by_object_or_by_part() {
+        let names = |by: By, objects: u64| -> Vec<(Option<String>, Option<Part>, u64)> {
+            let units = divide(copies(objects), by).into_iter().map(|part| part.unit);
+            units.map(|unit| (unit.object.map(|o| o.to_string()), unit.part, unit.bytes >> 20)).collect()
+        };
+        let object = |name: &str| Some(format!("/lib/{name}"));
+        assert_eq!(names(By::Object, 2), [(object("1"), None, 8), (object("0"), None, 4)]);
+        let parts = names(By::Part, 2);
+        assert_eq!(parts.len(), 4);
+        assert_eq!(parts[0], (object("1"), Some(Part::Text), 4));
+    }
+
+    #[test]
+    fn issue_31_7_of_more_parts_than_can_be_told_apart_the_smallest_are_one() {
+        let parts = divide(copies(20), By::Object);
+        assert_eq!(parts.len(), MOST_TOGETHER);
+        let last = parts.last().expect("a part");
+        assert_eq!((&last.unit.object, last.ranges.len()), (&None, 10));
+        assert_eq!(last.unit.bytes, (1..=5).map(|n| n * (2 << 21)).sum::<u64>());
+    }
+}

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reads one word of each 4 kB page of its constants, in random order, until stdin ends. Each read waits for the one before it.
+ * The words fit into the caches, and their pages do not fit into the TLB. The program makes a system call after every 2,000
+ * reads, as a server does after each request, and uses almost none of its code. At the end it prints how many words were
+ * wrong. */
+#define _GNU_SOURCE
+#include "fat.h"
+#include <poll.h>
+#include <stdio.h>
+
+int main(void)
+{
+	size_t pages = (size_t)(fat_data_end - fat_data) / 1024, wrong = 0;
+	uint64_t random = 1;
+	struct pollfd input = { .fd = 0, .events = POLLIN };
+	printf("ready\n");
+	fflush(stdout);
+	while (poll(&input, 1, 0) == 0)
+		for (int i = 0; i < 2000; i++) {
+			size_t page = (random >> 33) % pages, n = 1024 * page + 16 * (page % 64);
+			uint32_t word = fat_data[n];
+			wrong += word != fat_value((uint32_t)n);
+			random = random * 6364136223846793005u + word;
+		}
+	printf("wrong %zu\n", wrong);
+	return 0;
+}
