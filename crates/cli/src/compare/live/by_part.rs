@@ -2,10 +2,10 @@
 //! `hugelift compare --pid --by`: which parts of a process gain by huge pages. Each pair of periods has a random half of them
 //! on huge pages first, and then the other half.
 
+use super::conduct::{Done, conduct, period_as_it_is, too_little};
 use super::measure_of_work::MeasureOfWork;
 use super::options::Options;
 use super::subject::{Copy, Subject};
-use super::{Done, conduct, period_as_it_is, too_little};
 use crate::compare::cut::{Cut, Measured};
 use crate::compare::progress::Progress;
 use anyhow::{Context as _, Result, bail};
