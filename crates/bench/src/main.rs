@@ -18,6 +18,7 @@ mod pool;
 mod primed;
 mod programs;
 mod reference;
+mod sampling;
 mod startup;
 mod stops;
 mod warm;
@@ -43,6 +44,7 @@ usage: hugelift-bench COMMAND [--rounds N] [--megabytes N] [--only PROGRAM]
   anon      hashes of perl, php, Python, Go and the JVM on huge pages: by attach, by the allocator, for all programs
   hot       what attach --hot copies of programs that work, and the share of their samples on the copies
   late      how soon programs that run long are huge under hugelift run, beside run --eager
+  sampling  what inspect --heat costs the program that it samples
   stops     for how long attach and restore stop a thread, on a quiet machine and on a busy one
   primed    clang++ with its libraries in small pages of the page cache, and primed
   peers     entering and exiting of the epoch crate, against ConcurrencyKit and userspace RCU
@@ -109,6 +111,7 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<ExitCode> {
         "anon" => &[anon::run],
         "hot" => &[hot::run],
         "late" => &[late::run],
+        "sampling" => &[sampling::run],
         "stops" => &[stops::run],
         "primed" => &[primed::run],
         "peers" => &[peers::run],
@@ -125,6 +128,7 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<ExitCode> {
             anon::run,
             late::run,
             hot::run,
+            sampling::run,
             stops::run,
             primed::run,
             peers::run,
