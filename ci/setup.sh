@@ -107,6 +107,34 @@ update_lists() {
   apt update >/dev/null || echo "setup: apt-get update failed; the old package lists are used"
 }
 
+# Lets apt read Debian's security archive too, from the mirror of the main archive, if no source names it: a root that
+# debootstrap has made knows the main archive alone, whose Rust may be too old. Only this script reads that archive: no
+# file in /etc is changed. Returns 1 if there is nothing to add.
+add_security() {
+  local known line
+  [ -z "${APT_CONFIG-}" ] || return 1
+  known=$(apt-cache policy 2>/dev/null)
+  [[ $known != *-security/* ]] || return 1
+  line=$(sed -n 's#^ *[0-9]* \(http[^ ]*\)/debian/* \([a-z]*\)/main .*#\1/debian-security \2-security main#p' <<<"$known" | head -n1)
+  [ -n "$line" ] || return 1
+  parts=$(mktemp -d) || return 1
+  trap clean EXIT
+  mkdir "$parts/sources"
+  cp /etc/apt/sources.list.d/* "$parts/sources" 2>/dev/null
+  echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $line" >"$parts/sources/hugelift.list"
+  echo "Dir::Etc::sourceparts \"$parts/sources\";" >"$parts/apt.conf"
+  export APT_CONFIG=$parts/apt.conf
+  echo "setup: no source of apt names Debian's security archive; it is read for this once"
+  apt update >/dev/null || echo "setup: apt-get update failed for that archive"
+}
+
+# Removes what the script needs only while it runs.
+clean() {
+  [ -z "$policy" ] || rm -f "$policy"
+  [ -z "$parts" ] || rm -rf "$parts"
+}
+policy='' parts=''
+
 candidate() { # prints the first of these packages that apt can install
   local package
   for package in "$@"; do
@@ -124,9 +152,9 @@ candidate() { # prints the first of these packages that apt can install
 install() {
   echo "setup: installing $*"
   # This policy keeps apt from starting servers among the packages. It is removed afterwards.
-  local policy=/usr/sbin/policy-rc.d
-  if [ ! -e $policy ]; then
-    trap 'rm -f /usr/sbin/policy-rc.d' EXIT
+  if [ ! -e /usr/sbin/policy-rc.d ]; then
+    policy=/usr/sbin/policy-rc.d
+    trap clean EXIT
     trap 'exit 1' HUP INT TERM
     printf '#!/bin/sh\nexit 101\n' >$policy && chmod +x $policy
   fi
@@ -187,6 +215,7 @@ install_rust() { # the oldest version that will do
     refresh_lists
     read -r -a packages <<<"$(rust_packages "$1")"
     if [ ${#packages[@]} -eq 0 ] && update_lists; then read -r -a packages <<<"$(rust_packages "$1")"; fi
+    if [ ${#packages[@]} -eq 0 ] && add_security; then read -r -a packages <<<"$(rust_packages "$1")"; fi
     # cargo and rustup download by HTTPS. A bare system trusts no server yet.
     [ ${#packages[@]} -eq 0 ] || install "${packages[@]}" ca-certificates
   fi

@@ -12,8 +12,10 @@ use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
 
 /// Programs that the script itself uses.
-const USED: [&str; 12] =
-    ["bash", "cat", "chmod", "cut", "dirname", "dpkg", "grep", "head", "rm", "sed", "sort", "tail"];
+const USED: [&str; 15] = [
+    "bash", "cat", "chmod", "cp", "cut", "dirname", "dpkg", "grep", "head", "mkdir", "mktemp", "rm", "sed",
+    "sort", "tail",
+];
 
 /// Writes a shell script into a folder.
 fn program(folder: &Path, name: &str, text: &str) {
@@ -30,6 +32,12 @@ fn set_up(offered: &[(&str, &str)]) -> (Output, String) {
 
 /// The same where the package lists are new, and apt offers `updated` after its next update.
 fn set_up_with(offered: &[(&str, &str)], updated: &[(&str, &str)]) -> (Output, String) {
+    set_up_from(&[], offered, updated)
+}
+
+/// The same where apt names these archives as its sources. Debian's security archive offers a rustc-web besides, once
+/// a file of sources that the script has made names it.
+fn set_up_from(archives: &[&str], offered: &[(&str, &str)], updated: &[(&str, &str)]) -> (Output, String) {
     let dir = TempDir::new().expect("a folder");
     let path = dir.path();
     for name in USED {
@@ -44,7 +52,16 @@ fn set_up_with(offered: &[(&str, &str)], updated: &[(&str, &str)]) -> (Output, S
     for (name, offered) in [("apt-cache", offered), ("updated", updated)] {
         let versions: String =
             offered.iter().map(|(name, version)| format!("{name}) v='{version}' ;;\n")).collect();
-        program(path, name, &format!("v='(none)'\ncase $2 in\n{versions}esac\necho \"  Candidate: $v\""));
+        let sources: String = archives.iter().map(|archive| format!("echo ' 500 {archive}'\n")).collect();
+        let added = "file=$(sed -n 's/^Dir::Etc::sourceparts \"\\(.*\\)\";$/\\1/p' \"${APT_CONFIG:-/dev/null}\")/hugelift.list\n\
+                     if [ $2 = rustc-web ] && grep -qs 'http://mirror/debian-security bookworm-security main$' \"$file\"; then v=1.96.0; fi";
+        program(
+            path,
+            name,
+            &format!(
+                "if [ $# = 1 ]; then\n{sources}exit\nfi\nv='(none)'\ncase $2 in\n{versions}esac\n{added}\necho \"  Candidate: $v\""
+            ),
+        );
     }
     // A rustc of version 1.90.0 comes with its package, or by rustup.
     let rust = "for name in rustc cargo; do\n\
@@ -108,4 +125,22 @@ fn issue_29_b8_new_lists_without_a_new_rust_are_updated() {
     let (done, installed) = set_up_with(&main, &all);
     assert!(done.status.success(), "{done:?}");
     assert_eq!(installed, "apt update\napt rustc-web\napt ca-certificates\n", "{done:?}");
+}
+
+/// The sources of a root that debootstrap made name the main archive alone, whatever is updated.
+#[test]
+fn issue_29_a_root_without_the_security_archive_gets_rust_from_it() {
+    need!("dpkg", "bash");
+    let main = "http://mirror/debian bookworm/main amd64 Packages";
+    let old = [("rustc", "1.63.0+dfsg1-2"), ("rustc-web", "1.85.0+dfsg3-1~deb12u3")];
+    let (done, installed) = set_up_from(&[main], &old, &old);
+    assert!(done.status.success(), "{done:?}");
+    assert_eq!(installed, "apt update\napt update\napt rustc-web\napt ca-certificates\n", "{done:?}");
+
+    // Where it is a source already, or where the system is another, nothing is added.
+    let security = "http://mirror/debian-security bookworm-security/main amd64 Packages";
+    for archives in [&[main, security][..], &["http://mirror/ubuntu jammy/main amd64 Packages"]] {
+        let (done, installed) = set_up_from(archives, &old, &old);
+        assert_eq!((done.status.code(), installed.as_str()), (Some(1), "apt update\n"), "{done:?}");
+    }
 }
