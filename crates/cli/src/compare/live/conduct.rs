@@ -49,7 +49,9 @@ pub(super) fn conduct<T, R>(
     let command = command_line(pid);
     let measured = subject
         .first_lift()
-        .and_then(|()| MeasureOfWork::of(&mut subject, options, wait).map_err(too_little))
+        .map_err(|error| if subject.has_ended() { Ended.into() } else { error })
+        .and_then(|()| MeasureOfWork::of(&mut subject, options, wait))
+        .map_err(too_little)
         .and_then(|measure| Ok((work(&mut subject, &measure)?, measure)));
     let found = subject.found;
     let is_done = |done: &Done<T>| done.cut.as_ref().is_none_or(|cut| cut.exit == Exit::SUCCESS);
