@@ -42,18 +42,27 @@ pub(crate) fn while_seizing<T>(call: impl FnOnce() -> T) -> T {
 fn reap_tracees() {
     const FLAGS: i32 = libc::WEXITED | libc::WNOHANG | libc::__WALL | libc::__WNOTHREAD;
     let errno = Errno::last_raw();
-    // SAFETY: a siginfo_t is plain numbers.
-    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-    loop {
-        // SAFETY: waitid(2) writes to a live siginfo_t. It may be called by a handler (signal-safety(7)).
-        let made = unsafe { libc::waitid(libc::P_ALL, 0, &raw mut info, FLAGS) };
-        // Zero is the number of nobody: no tracee has ended.
-        // SAFETY: waitid(2) has set this field.
-        if made != 0 || unsafe { info.si_pid() } == 0 {
+    // The kernel reports also stops of tracees (kernel/exit.c, `wait_task_stopped`), which must not be taken from who waits
+    // for them: they are only read. Where execve(2) has ended all others, none of them is stopped any more.
+    while let Some((tid, libc::CLD_EXITED | libc::CLD_KILLED | libc::CLD_DUMPED)) =
+        wait_id(libc::P_ALL, 0, FLAGS | libc::WNOWAIT)
+    {
+        if wait_id(libc::P_PID, tid.cast_unsigned(), FLAGS).is_none() {
             break;
         }
     }
     Errno::set_raw(errno);
+}
+
+/// Calls waitid(2), and returns the thread that it is about, and what has become of it.
+fn wait_id(kind: libc::idtype_t, id: u32, flags: i32) -> Option<(i32, i32)> {
+    // SAFETY: a siginfo_t is plain numbers.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    // SAFETY: waitid(2) writes to a live siginfo_t. It may be called by a handler (signal-safety(7)).
+    let made = unsafe { libc::waitid(kind, id, &raw mut info, flags) };
+    // SAFETY: waitid(2) has set this field; zero is the number of nobody.
+    let tid = unsafe { info.si_pid() };
+    (made == 0 && tid != 0).then_some((tid, info.si_code))
 }
 
 /// A time limit for all waits of the calling process. Dropping it removes the limit.
