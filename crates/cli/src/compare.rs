@@ -76,10 +76,7 @@ fn print_parts(
         true => console::print(&output::json(&comparison)?)?,
         false => output::print(&parts_text(&comparison, coloured), coloured)?,
     }
-    if let Some(line) = said {
-        say(&line);
-    }
-    Ok(exit)
+    Ok(end(said, exit))
 }
 
 /// Checks what would otherwise fail after the measurement, and warns of too few pairs.
@@ -96,10 +93,13 @@ fn check(args: &CompareArgs) -> Result<(), Failure> {
 fn print(measured: Measured, args: &CompareArgs, colour: When) -> Result<Exit, Failure> {
     let Measured { comparison, said, exit } = measured;
     show(&comparison, args, colour)?;
-    if let Some(line) = said {
-        say(&line);
-    }
-    Ok(exit)
+    Ok(end(said, exit))
+}
+
+/// Says what has ended a comparison too soon, and returns the exit status.
+fn end(said: Option<String>, exit: Exit) -> Exit {
+    said.iter().for_each(|line| say(line));
+    exit
 }
 
 fn show(comparison: &Comparison, args: &CompareArgs, colour: When) -> Result<(), Failure> {

@@ -9,8 +9,6 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-const MB: usize = 1 << 20;
-
 /// A program of whose constants one word on each page is read, and a library that it does not use.
 struct World {
     store: TempDir,
@@ -19,8 +17,8 @@ struct World {
 }
 
 impl World {
-    fn new(constants: usize) -> World {
-        let program = fat("chase").size(constants).flags(&["-O2", "-no-pie"]).build();
+    fn new() -> World {
+        let program = fat("chase").size(8 << 20).flags(&["-O2", "-no-pie"]).build();
         let library = fat("hold").flags(&["-shared", "-fPIC", "-Wl,-z,max-page-size=0x200000"]).build();
         let started = Cmd::new([&program]).env("LD_PRELOAD", &library);
         let held = Held::start_busy(&started, None, &program);
@@ -66,7 +64,7 @@ fn parts(result: &Value) -> Vec<(&str, Option<&str>, &str)> {
 #[test]
 fn issue_31_7_each_part_is_on_huge_pages_in_one_period_of_each_pair() {
     need_root!();
-    let world = World::new(8 * MB);
+    let world = World::new();
     let before = files(world.held.pid());
     let result = world.json(&["--by", "part", "--pairs", "12", "--seed", "1"]);
     let found = parts(&result);
@@ -93,19 +91,6 @@ fn issue_31_7_each_part_is_on_huge_pages_in_one_period_of_each_pair() {
     }
     let told = world.held.finish();
     assert_eq!((told.end, &*told.stdout), (End::Code(0), "ready\nwrong 0\n"));
-}
-
-/// Of four parts one has an effect.
-#[test]
-#[ignore = "long: it measures for half a minute"]
-fn issue_31_7_the_part_that_is_used_is_found() {
-    need_root!();
-    let world = World::new(32 * MB);
-    let result = world.json(&["--by", "part", "--pairs", "40"]);
-    let found = parts(&result);
-    let is_hot = |part: &&(&str, Option<&str>, &str)| part.0.starts_with("chase") && part.1 == Some("rodata");
-    let hot = found.iter().find(is_hot).expect("its constants");
-    assert_eq!(hot.2, "faster", "{result}");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use super::subject::{Copy, Subject};
 use crate::compare::cut::{Cut, Measured};
 use crate::compare::progress::Progress;
 use anyhow::{Context as _, Result, bail};
-use hugelift_core::addr::Range;
+use hugelift_core::addr::{Range, human_bytes};
 use hugelift_lift::attach::Pages;
 use hugelift_linux::proc::procfs::Process;
 use hugelift_measure::comparison::by_part::{By, PartsComparison, Unit};
@@ -92,7 +92,14 @@ fn those_that_switch(subject: &mut Subject, all: Vec<Divided>) -> Result<(Vec<Di
     let (those, others): (Vec<Divided>, Vec<Divided>) =
         all.into_iter().partition(|_| switches.next().unwrap_or(false));
     if those.is_empty() {
-        bail!("smaps shows none of its parts on small pages and on huge ones in turn");
+        bail!(
+            "of its {} parts smaps shows none on small pages and on huge ones in turn ({} on huge pages when small ones \
+             were asked for, {} when huge ones were); 'hugelift inspect {}' says what is huge and why not",
+            others.len(),
+            human_bytes(small.iter().sum()),
+            human_bytes(huge.iter().sum()),
+            subject.pid
+        );
     }
     Ok((those, others.into_iter().map(|part| part.unit).collect()))
 }
