@@ -5,6 +5,7 @@
 use crate::common::huge::{files, pieces};
 use crate::common::run::{NO_STORE, PATIENCE, wait};
 use crate::common::{Cmd, End, HUGELIFT, Held, Outcome, fat, fits};
+use crate::need_root;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -251,6 +252,7 @@ fn issue_29_b6_a_state_that_was_not_reached_is_not_claimed() {
 
 #[test]
 fn issue_29_b6_of_a_server_that_forks_the_parent_is_not_measured_alone() {
+    need_root!();
     let refused = |words: &[&str], says: &[&str]| {
         let (_, held) = working(words);
         let (before, pid) = (files(held.pid()), held.pid().to_string());

@@ -5,7 +5,7 @@ use crate::common::cache;
 use crate::common::huge::{files, pieces};
 use crate::common::run::{NO_STORE, PATIENCE, wait};
 use crate::common::{Cmd, End, HUGELIFT, Held, Outcome, fat, find, fits};
-use crate::need;
+use crate::{need, need_root};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -22,7 +22,7 @@ const CLOCK: &str = "date +%s.%N";
 /// Starts a program with megabytes of code and constants that it uses all the time.
 fn busy() -> (PathBuf, Held) {
     let program = fat("hold").build();
-    let held = Held::start_busy(&Cmd::new([&program]).arg("burn"), None, &program);
+    let held = Held::start_busy(&Cmd::new([&program]).arg("serve"), None, &program);
     // On a busy machine it would get no CPU time in some of the short periods. Only root may do this.
     // SAFETY: setpriority(2) takes numbers only.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, held.pid(), -15) };
@@ -157,6 +157,7 @@ fn the_text_says_what_was_measured_what_it_cost_and_how_it_is_left() {
 
 #[test]
 fn a_lifted_process_is_left_lifted_unless_bare_is_asked_for() {
+    need_root!();
     let (program, held) = busy();
     let before = files(held.pid());
     let pid = held.pid().to_string();

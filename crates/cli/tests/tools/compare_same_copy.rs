@@ -27,7 +27,7 @@ impl World {
     fn new() -> World {
         // At an address of its own: it has the same huge pages in each process, which is what the store needs.
         let program = fat("hold").flags(&["-no-pie"]).build();
-        let started = Cmd::new([&program]).arg("burn");
+        let started = Cmd::new([&program]).arg("serve");
         World::of(program, &started)
     }
 
@@ -187,7 +187,7 @@ fn issue_31_8_what_the_lift_leaves_alone_is_said() {
     need_root!();
     let program = fat("hold").flags(&["-pie", "-fPIE"]).build();
     let library = fat("hold").flags(&["-shared", "-fPIC", "-Wl,-z,max-page-size=0x200000"]).build();
-    let started = Cmd::new([&program]).arg("burn").env("LD_PRELOAD", &library);
+    let started = Cmd::new([&program]).arg("serve").env("LD_PRELOAD", &library);
     let world = World::of(program, &started);
     let words = ["compare", "--pid", "PID", "--same-copy", "--pairs", "6", "--exclude", "*.so*"];
     let outcome = world.cmd(&words).patience(2 * PATIENCE).bare();

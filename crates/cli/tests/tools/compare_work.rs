@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tests of `hugelift compare --pid` without a counter: what it takes for the work of a process.
 
-use crate::common::huge::pieces;
+use crate::common::huge::{files, pieces};
 use crate::common::run::{NO_STORE, PATIENCE};
 use crate::common::{Cmd, End, HUGELIFT, Held, Outcome, fat, fits};
 use crate::need_root;
@@ -106,5 +106,41 @@ fn issue_31_6_a_process_without_steady_work_is_compared_by_its_cpu_time_and_the_
     for words in ["CPU time per second", "found no steady one (CPU time per system call: "] {
         assert!(text.stdout.contains(words), "no {words:?} in {}", text.stdout);
     }
+    assert_eq!(held.finish().end, End::Code(0));
+}
+
+/// Whatever its speed, a loop uses a whole CPU: no verdict can be on that.
+#[test]
+fn issue_31_6_a_process_that_never_waits_has_no_verdict_by_its_cpu_time() {
+    let held = working("burn");
+    let before = files(held.pid());
+    for words in [&[][..], &["--json"]] {
+        let outcome = compare(&held, words);
+        assert_eq!((outcome.end, &*outcome.stdout), (End::Code(125), ""), "{}", outcome.stderr);
+        assert_eq!(outcome.stderr.lines().count(), 1, "{}", outcome.stderr);
+        for words in ["it never waits", "(CPU time per system call: ", "--cpu-per CMD", "it is left bare"] {
+            assert!(outcome.stderr.contains(words), "no {words:?} in {}", outcome.stderr);
+        }
+    }
+    assert_eq!(files(held.pid()), before);
+    assert_eq!(held.finish().end, End::Code(0));
+}
+
+/// Few containers, and not every machine, have tracefs mounted.
+#[test]
+fn issue_31_6_system_calls_are_counted_where_no_tracefs_is_mounted() {
+    need_root!();
+    let held = working("serve");
+    let pid = held.pid().to_string();
+    let hidden = "umount -l /sys/kernel/tracing /sys/kernel/debug 2>/dev/null; test ! -e /sys/kernel/tracing/events && \
+                  test ! -e /sys/kernel/debug/tracing/events && exec \"$@\"";
+    let compare =
+        [HUGELIFT, "compare", "--pid", &pid, "--pairs", "6", "--period", "60ms", "--settle", "10ms"];
+    let command = Cmd::new(["unshare", "--mount", "sh", "-c", hidden, "sh"]).args(compare);
+    let outcome = command.args(["--backing", "thp", "--json"]).env("HUGELIFT_STORE", NO_STORE);
+    let outcome = outcome.patience(2 * PATIENCE).bare();
+    assert_eq!((outcome.end, &*outcome.stderr), (End::Code(0), ""), "{}", outcome.stdout);
+    let result: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
+    assert_eq!(result["live"]["metric"]["work"], "system-calls", "{}", result["live"]["metric"]);
     assert_eq!(held.finish().end, End::Code(0));
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Computes in megabytes of its own code until its stdin ends. What it reads from stdin it obeys:
  * 'r' rests, 'w' works again, 'o' switches transparent huge pages off for itself, as mariadbd does.
- * It answers each with the byte.
+ * It answers each with the byte. After every few of its functions it makes a system call, as a server does.
  *
  *   works            computes itself
  *   works thp-off    as mariadbd: it switches transparent huge pages off as soon as it runs
@@ -25,9 +25,11 @@ static int thp_off(void)
 
 static void compute(int times)
 {
-	for (int i = 0; i < times; i++)
+	for (int i = 0; i < times; i++) {
 		if (fat_wrong(97) != 0)
 			abort();
+		getppid();
+	}
 }
 
 static pid_t child(int times)

@@ -6,11 +6,13 @@ pub mod by_part;
 mod command;
 mod metric;
 mod reading;
+mod waiting;
 mod work;
 
 pub use command::Command;
 pub use metric::Metric;
 pub use reading::{NoWork, Reading, run};
+pub use waiting::{Threads, never_waited};
 pub use work::{Steady, WINDOWS, Window, Work, WorkCounter, choose, observe};
 
 use crate::run::Run;

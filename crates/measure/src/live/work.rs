@@ -155,8 +155,9 @@ pub struct Steady {
 /// One line: what is wrong with each of them.
 pub fn choose(states: [&[Window]; 2]) -> Result<Steady, String> {
     let mut wrong = Vec::new();
+    let states = states.map(with_a_cpu);
     for work in Work::ALL {
-        match judge(work, states) {
+        match judge(work, [&states[0], &states[1]]) {
             Ok(variation) => return Ok(Steady { work, variation }),
             Err(why) => wrong.push(format!("CPU time per {}: {why}", work.unit())),
         }
@@ -164,12 +165,24 @@ pub fn choose(states: [&[Window]; 2]) -> Result<Steady, String> {
     Err(wrong.join("; "))
 }
 
+/// Returns the windows in which the process had a CPU for about as long as in the others. On a busy machine it may get
+/// none for a while, which says nothing of its work.
+fn with_a_cpu(windows: &[Window]) -> Vec<Window> {
+    let mut times: Vec<f64> = windows.iter().map(|window| window.cpu).collect();
+    times.sort_by(f64::total_cmp);
+    let median = times.get(times.len() / 2).copied().unwrap_or_default();
+    windows.iter().copied().filter(|window| window.cpu >= median / 4.0).collect()
+}
+
 /// Returns the coefficient of variation, or why the measure is none.
 fn judge(work: Work, states: [&[Window]; 2]) -> Result<f64, String> {
     let mut largest: f64 = 0.0;
     for windows in states {
         let counts = windows.iter().map(|window| window.counts[work.index()]);
-        let counts: Vec<f64> = counts.collect::<Option<_>>().ok_or("is not counted here")?;
+        let counts: Vec<f64> = counts.collect::<Option<_>>().ok_or(match work {
+            Work::SystemCalls => "only root counts them",
+            _ => "is not counted here",
+        })?;
         let fewest = counts.iter().copied().fold(f64::INFINITY, f64::min);
         if counts.is_empty() || fewest < FEWEST {
             return Err(format!("only {fewest:.0} in one of the periods"));
@@ -260,6 +273,17 @@ mod tests {
         assert_eq!(choose([&bare, &bare]).unwrap().work, Work::ReadsAndWrites);
         bare.iter_mut().for_each(|window| window.counts[1] = None);
         assert_eq!(choose([&bare, &bare]).unwrap().work, Work::Bytes);
+    }
+
+    #[test]
+    fn issue_31_6_a_moment_without_a_cpu_does_not_count() {
+        let calls = [1000.0, 0.0, 1200.0, 800.0, 10.0];
+        let found = choose([&windows(&calls, 1e-5), &windows(&[1000.0; 3], 1e-5)]).unwrap();
+        assert_eq!(found.work, Work::SystemCalls);
+        // Work that stands still while the process computes does.
+        let mut stands = windows(&[1000.0; 5], 1e-5);
+        stands[1].counts = [Some(0.0); Work::ALL.len()];
+        assert!(choose([&stands, &stands]).is_err());
     }
 
     #[test]

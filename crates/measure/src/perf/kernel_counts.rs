@@ -7,7 +7,7 @@
 
 use crate::perf::counters::{Code, Counters, Start};
 use crate::perf::refusal::PerfError;
-use crate::perf::tracepoint::{self, TRACEFS};
+use crate::perf::tracepoint;
 use crate::pmu::report::{KernelCount, Scope};
 use hugelift_linux::proc::procfs::Process;
 use std::collections::BTreeMap;
@@ -42,10 +42,8 @@ impl KernelCounts {
         let mut notes = Vec::new();
         let mut codes =
             vec![vec![Code::MINOR_FAULTS], vec![Code::MAJOR_FAULTS], vec![Code::CONTEXT_SWITCHES]];
-        match tlb_flush() {
-            Ok(id) => codes.push(vec![Code::tracepoint(id)]),
-            Err(why) => notes.extend(why.map(String::from)),
-        }
+        // Other architectures than x86 have no such tracepoint, and only root may read its number.
+        codes.extend(tracepoint::number("tlb/tlb_flush").map(|id| vec![Code::tracepoint(id)]));
         let opened = match Counters::open(&codes, threads, start) {
             // Only privileged users may use tracepoints.
             Err(PerfError::Denied { .. }) if codes.len() > 3 => Counters::open(&codes[..3], threads, start),
@@ -113,19 +111,6 @@ impl KernelCounts {
         }));
         all
     }
-}
-
-/// Returns the number of the tracepoint tlb:tlb_flush; the error says how to make it readable, where
-/// that is possible.
-fn tlb_flush() -> Result<u64, Option<&'static str>> {
-    if let Some(id) = tracepoint::number("tlb/tlb_flush") {
-        return Ok(id);
-    }
-    let empty = fs::read_dir(TRACEFS[0]).is_ok_and(|mut files| files.next().is_none());
-    // Other architectures have no such tracepoint.
-    Err((cfg!(target_arch = "x86_64") && empty).then_some(
-        "TLB flushes are not counted without tracefs: mount -t tracefs tracefs /sys/kernel/tracing",
-    ))
 }
 
 /// Returns the minor and major faults of a process so far, its own and those of the children that it

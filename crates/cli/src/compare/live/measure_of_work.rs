@@ -3,8 +3,8 @@
 
 use super::options::Options;
 use super::subject::Subject;
-use anyhow::Result;
-use hugelift_measure::live::{Command, Metric, WINDOWS, WorkCounter, choose, observe};
+use anyhow::{Result, bail};
+use hugelift_measure::live::{Command, Metric, Threads, WINDOWS, WorkCounter, choose, never_waited, observe};
 use std::time::{Duration, Instant};
 
 /// How long the process is observed in each state before the experiment.
@@ -21,7 +21,7 @@ impl MeasureOfWork {
     /// Takes what the user has named, else what the process shows to be steady. `wait` waits until a moment.
     ///
     /// # Errors
-    /// The process has ended, or cannot be brought into one of the states.
+    /// The process has ended, cannot be brought into one of the states, or never waits and has no work that can be counted.
     pub fn of(
         subject: &mut Subject,
         options: &Options,
@@ -39,10 +39,22 @@ impl MeasureOfWork {
             };
             in_state(subject).map_err(|error| subject.cause(error))
         });
-        Ok(match choose([&one?, &two?]) {
-            Ok(steady) => MeasureOfWork { metric: Metric::CpuPerWork(steady), counter: Some(counter) },
-            Err(why) => MeasureOfWork { metric: Metric::Cpu { why }, counter: None },
-        })
+        let why = match choose([&one?, &two?]) {
+            Ok(steady) => {
+                return Ok(MeasureOfWork { metric: Metric::CpuPerWork(steady), counter: Some(counter) });
+            }
+            Err(why) => why,
+        };
+        let before = Threads::read(subject.pid);
+        wait(Instant::now() + OBSERVED / 2)?;
+        if never_waited(&before, &Threads::read(subject.pid)) {
+            bail!(
+                "it never waits, so that its CPU time per second is the same however fast it runs, and no other measure \
+                 of its work was found ({why}): name a counter of its own by --cpu-per CMD or --metric CMD, or compare \
+                 whole runs by 'hugelift compare -- COMMAND'"
+            );
+        }
+        Ok(MeasureOfWork { metric: Metric::Cpu { why }, counter: None })
     }
 
     /// Reads the counter.
