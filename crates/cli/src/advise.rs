@@ -156,6 +156,9 @@ fn text(advice: &Advice) -> String {
         ]);
     }
     table.row(["CPU time", &shares(heat)]);
+    if heat.samples > 0 {
+        table.row(["", &heat.price()]);
+    }
     table.row(["TLBs for code", &tlbs(&advice.tlbs)]);
     table
         .row(["cost of a lift", &format!("at most {} of memory for copies", human_bytes(advice.copy_bytes))]);

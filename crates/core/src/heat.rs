@@ -33,10 +33,14 @@ pub struct Heat {
     pub threads: u64,
     /// Those that were sampled: of very many, those that had used the most CPU time.
     pub sampled_threads: u64,
-    /// The samples that the others are shares of: one for each millisecond of CPU time, or fewer.
+    /// The samples that the others are shares of: one for each `period_ns` of CPU time.
     pub samples: u64,
     /// Samples that the kernel dropped, as they were read too late.
     pub lost_samples: u64,
+    /// CPU time of a thread between two of its samples, in nanoseconds.
+    pub period_ns: u64,
+    /// What a sample costs the thread that is sampled, in nanoseconds, as measured on a thread of hugelift.
+    pub sample_cost_ns: u64,
     /// Samples in the kernel; `None` where only user space may be sampled.
     pub kernel_samples: Option<u64>,
     /// Samples in code that is in no file, which the process has made itself.
@@ -117,6 +121,17 @@ impl Heat {
             0 => format!("no samples in {seconds:.1} s: the process slept"),
             n => format!("{} samples of CPU time in {seconds:.1} s{ended}", thousands(n)),
         }
+    }
+
+    /// Returns "a sample takes about 55.0 us of each 5.50 ms of CPU time (1.0 %)".
+    pub fn price(&self) -> String {
+        let (cost, period) = (self.sample_cost_ns as f64, self.period_ns as f64);
+        let percent = 100.0 * cost / period.max(1.0);
+        format!(
+            "a sample takes about {:.1} us of each {:.2} ms of CPU time ({percent:.1} %)",
+            cost / 1e3,
+            period / 1e6
+        )
     }
 
     /// Returns a share of its samples: "12.3 %".

@@ -54,7 +54,7 @@ impl Pages {
     /// Samples it until there are enough samples: the tests may have little of the machine.
     fn heat(&self) -> Value {
         let mut heat = Value::Null;
-        for seconds in ["2", "4", "8", "16"] {
+        for seconds in ["5", "15", "30"] {
             heat = report(&["--heat", seconds, &self.pid()])["heat"].clone();
             if heat["samples"].as_u64() >= Some(800) {
                 break;

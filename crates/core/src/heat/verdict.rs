@@ -115,6 +115,8 @@ mod tests {
             sampled_threads: 3,
             samples,
             lost_samples: 0,
+            period_ns: 1_000_000,
+            sample_cost_ns: 2000,
             kernel_samples: None,
             jit_samples: 0,
             other_samples: 0,

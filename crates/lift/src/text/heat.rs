@@ -48,9 +48,9 @@ fn elsewhere(heat: &Heat) -> String {
     format!("{kernel}, code that the process has made itself {jit}, other {other}")
 }
 
-/// Returns what limits the figures.
+/// Returns what the figures cost, and what limits them.
 pub fn notes(heat: &Heat) -> Vec<String> {
-    let mut notes = Vec::new();
+    let mut notes = vec![heat.price()];
     if heat.sampled_threads < heat.threads {
         let [sampled, all] = [heat.sampled_threads, heat.threads].map(thousands);
         notes.push(format!(
@@ -103,6 +103,8 @@ mod tests {
             sampled_threads: 256,
             samples: 1000,
             lost_samples: 3,
+            period_ns: 1_000_000,
+            sample_cost_ns: 2000,
             kernel_samples: Some(100),
             jit_samples: 50,
             other_samples: 0,

@@ -2,6 +2,8 @@
 //! Samples many processes at once, and takes little for it: all together at most one 500th of a CPU, at most 64 processes
 //! and 256 threads. What is too much waits, or is left out.
 
+use super::pace::Rate;
+use super::price;
 use super::records::Batch;
 use super::threads::Threads;
 use crate::perf::refusal::PerfError;
@@ -12,7 +14,7 @@ use hugelift_linux::proc::procfs::Process;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// All takes at most one part in so many of a CPU.
+/// All takes at most one part in so many of a CPU, and of the CPU time of what is sampled.
 const SHARE: u32 = 500;
 /// What may be used at once, after a time in which little was: a first screen has figures soon.
 const SAVED: Duration = Duration::from_millis(40);
@@ -24,8 +26,6 @@ const THREADS: usize = 256;
 const ENOUGH: u64 = 100;
 /// Samples that fit into the ring of a thread, with some room.
 const ROOM: u32 = 400;
-/// The shortest time between two samples: no multiple of a timer's tick.
-const SHORTEST: Duration = Duration::from_nanos(997_001);
 
 /// A process by its id and its start.
 pub type Identity = (u32, u64);
@@ -56,10 +56,13 @@ struct Sampled {
 }
 
 impl Many {
-    /// Makes a sampler whose rings are read once an interval.
+    /// Makes a sampler whose rings are read once an interval. What is sampled loses at most one part in [`SHARE`] of its CPU
+    /// time as well.
     pub fn new(interval: Duration) -> Many {
-        let period = (interval / ROOM).max(SHORTEST);
-        let (known, budget, batch) = (HashMap::new(), Budget::new(Instant::now()), Batch::default());
+        let mut budget = Budget::new(Instant::now());
+        let mut period = interval / ROOM;
+        budget.spend(|| period = period.max(Rate::new(price::of_a_sample(), SHARE).period()));
+        let (known, batch) = (HashMap::new(), Batch::default());
         Many { known, period, page: base_page().bytes(), budget, refusal: None, batch }
     }
 

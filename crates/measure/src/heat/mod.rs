@@ -7,6 +7,7 @@
 //! | `records` | the records of a ring buffer, and which bytes of it are new |
 //! | `ring` | the event of one thread with its ring buffer |
 //! | `threads` | the events of all threads, or of the busiest of very many |
+//! | `price` | what a sample costs the thread that is sampled |
 //! | `pace` | how often samples are taken, and how often what costs time is repeated |
 //! | [`many`] | many processes at once, for `top` |
 //!
@@ -17,6 +18,7 @@
 
 pub mod many;
 mod pace;
+mod price;
 mod records;
 mod ring;
 mod threads;
@@ -38,6 +40,10 @@ use threads::Threads;
 /// The time between two readings of the ring buffers. They hold the samples of twice that time.
 const INTERVAL: Duration = Duration::from_millis(250);
 
+/// Samples take at most one part in so many of the CPU time of what is sampled, for the seconds for which somebody waits
+/// for them. With fewer a guest, where a sample costs 50 us, would tell nothing in these.
+const SHARE: u32 = 100;
+
 /// Why there are no samples.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
@@ -57,7 +63,8 @@ pub fn sample(pid: u32, time: Duration, signals: &Signals) -> Result<Heat, Refus
     let process = Process::new(pid).with_memory();
     raise_file_limit();
     let mut tally = Tally::new(&snapshot::live(Some(process.pid()), 0)?);
-    let mut rate = Rate::default();
+    let price = price::of_a_sample();
+    let mut rate = Rate::new(price, SHARE);
     let mut threads = Threads::open(process, rate.period(), threads::MOST)?;
     let began = Instant::now();
     let (mut batch, mut outside, mut lost) = (Batch::default(), 0, 0);
@@ -91,8 +98,16 @@ pub fn sample(pid: u32, time: Duration, signals: &Signals) -> Result<Heat, Refus
     }
     let outside = threads.sees_kernel.then_some(outside);
     let heat = heat(&tally, began.elapsed(), outside);
-    let (all, sampled) = (threads.all as u64, threads.sampled as u64);
-    Ok(Heat { ended, threads: all, sampled_threads: sampled, lost_samples: lost, ..heat })
+    let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    Ok(Heat {
+        ended,
+        threads: threads.all as u64,
+        sampled_threads: threads.sampled as u64,
+        lost_samples: lost,
+        period_ns: nanoseconds(rate.period()),
+        sample_cost_ns: nanoseconds(price),
+        ..heat
+    })
 }
 
 fn heat(tally: &Tally, time: Duration, kernel_samples: Option<u64>) -> Heat {
@@ -107,6 +122,8 @@ fn heat(tally: &Tally, time: Duration, kernel_samples: Option<u64>) -> Heat {
         sampled_threads: 0,
         samples: in_objects + jit_samples + other_samples + kernel_samples.unwrap_or(0),
         lost_samples: 0,
+        period_ns: 0,
+        sample_cost_ns: 0,
         kernel_samples,
         jit_samples,
         other_samples,

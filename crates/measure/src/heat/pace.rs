@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How often samples are taken, and how often what costs time is repeated: all takes at most one 500th of a CPU.
+//! How often samples are taken, and how often what costs time is repeated: reading takes at most one 500th of a CPU, and what
+//! is sampled loses at most a given share of its CPU time.
 
 use std::time::{Duration, Instant};
 
@@ -11,22 +12,23 @@ const LISTING: u32 = 2000;
 /// The shortest time between two samples of a thread. It is no multiple of a timer's tick, so that what a program does by
 /// the clock is not always seen at the same place.
 const SHORTEST: Duration = Duration::from_nanos(997_001);
-/// The longest one.
+/// The longest one, where a sample is not dearer still.
 const LONGEST: Duration = Duration::from_millis(100);
 
 /// CPU time between two samples of a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Rate {
     period: Duration,
-}
-
-impl Default for Rate {
-    fn default() -> Rate {
-        Rate { period: SHORTEST }
-    }
+    shortest: Duration,
 }
 
 impl Rate {
+    /// Makes the rate at which samples of this price take at most one part in `share` of a thread's CPU time.
+    pub(super) fn new(price: Duration, share: u32) -> Rate {
+        let shortest = (price * share).max(SHORTEST);
+        Rate { period: shortest, shortest }
+    }
+
     /// Returns the CPU time between two samples.
     pub(super) fn period(self) -> Duration {
         self.period
@@ -39,9 +41,9 @@ impl Rate {
         // 1: all of the budget was used.
         let load = used.as_secs_f64() * f64::from(READING) / passed.as_secs_f64().max(1e-9);
         if load > 1.0 {
-            self.period = self.period.mul_f64(load.min(8.0)).min(LONGEST);
+            self.period = self.period.mul_f64(load.min(8.0)).min(LONGEST.max(self.shortest));
         } else if load < 0.5 {
-            self.period = self.period.mul_f64(0.75).max(SHORTEST);
+            self.period = self.period.mul_f64(0.75).max(self.shortest);
         }
         self.period != before
     }
@@ -70,14 +72,28 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    const CHEAP: Duration = Duration::from_micros(2);
+
     #[test]
     fn issue_31_the_rate_follows_the_cost() {
         let second = Duration::from_secs(1);
-        let mut rate = Rate::default();
+        let mut rate = Rate::new(CHEAP, 100);
         assert!(!rate.adapt(Duration::from_millis(1), second) && rate.period() == SHORTEST);
         assert!(rate.adapt(Duration::from_millis(2), second) && rate.period() == SHORTEST * 2);
         assert!(!rate.adapt(Duration::from_micros(750), second), "between half of the budget and all of it");
         assert!(rate.adapt(Duration::ZERO, second) && rate.period() < SHORTEST * 2);
+    }
+
+    #[test]
+    fn issue_31_dear_samples_are_rare() {
+        let price = Duration::from_micros(55);
+        assert_eq!(Rate::new(price, 100).period(), Duration::from_micros(5500));
+        assert_eq!(Rate::new(price, 500).period(), Duration::from_micros(27_500));
+        assert_eq!(Rate::new(CHEAP, 100).period(), SHORTEST);
+        // In an emulated machine.
+        let mut rate = Rate::new(Duration::from_millis(2), 100);
+        rate.adapt(Duration::from_secs(1), Duration::from_secs(1));
+        assert_eq!(rate.period(), Duration::from_millis(200));
     }
 
     #[test]
@@ -95,11 +111,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn issue_31_the_rate_stays_in_its_limits(steps in prop::collection::vec((0u64..u64::MAX, 0u64..u64::MAX), 0..40)) {
-            let mut rate = Rate::default();
+        fn issue_31_the_rate_stays_in_its_limits(price in 0u64..10_000_000, steps in prop::collection::vec((0u64..u64::MAX, 0u64..u64::MAX), 0..40)) {
+            let price = Duration::from_nanos(price);
+            let mut rate = Rate::new(price, 100);
             for (used, passed) in steps {
                 rate.adapt(Duration::from_nanos(used), Duration::from_nanos(passed));
-                prop_assert!((SHORTEST..=LONGEST).contains(&rate.period()));
+                prop_assert!(rate.period() >= SHORTEST.max(price * 100) && rate.period() <= LONGEST.max(price * 100));
             }
         }
     }

@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use hugelift_measure::live::{Command, Metric, Threads, WINDOWS, WorkCounter, choose, never_waited, observe};
 use std::time::{Duration, Instant};
 
-/// How long the process is observed in each state before the experiment.
+/// How long the process is observed in each state before the experiment, at first.
 const OBSERVED: Duration = Duration::from_secs(1);
 
 /// What the verdict is on, and what counts it.
@@ -31,15 +31,23 @@ impl MeasureOfWork {
             return Ok(MeasureOfWork { metric, counter: None });
         }
         let counter = WorkCounter::open(subject.pid);
-        let [one, two] = options.sides().map(|state| {
-            let in_state = |subject: &mut Subject| {
-                subject.switch(state)?;
-                wait(Instant::now() + options.settle)?;
-                observe(subject.pid, &counter, || wait(Instant::now() + OBSERVED / WINDOWS as u32))
-            };
-            in_state(subject).map_err(|error| subject.cause(error))
-        });
-        let why = match choose([&one?, &two?]) {
+        let mut observe_for = |time: Duration| {
+            let [one, two] = options.sides().map(|state| {
+                let in_state = |subject: &mut Subject| {
+                    subject.switch(state)?;
+                    wait(Instant::now() + options.settle)?;
+                    observe(subject.pid, &counter, || wait(Instant::now() + time / WINDOWS as u32))
+                };
+                in_state(subject).map_err(|error| subject.cause(error))
+            });
+            anyhow::Ok(choose([&one?, &two?]))
+        };
+        // What is too rare, or has too little of a CPU, for the short windows may be steady in longer ones.
+        let found = match observe_for(OBSERVED)? {
+            Err(_) => observe_for(4 * OBSERVED)?,
+            steady => steady,
+        };
+        let why = match found {
             Ok(steady) => {
                 return Ok(MeasureOfWork { metric: Metric::CpuPerWork(steady), counter: Some(counter) });
             }

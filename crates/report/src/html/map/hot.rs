@@ -106,6 +106,8 @@ mod tests {
             sampled_threads: 1,
             samples: samples + 100,
             lost_samples: 0,
+            period_ns: 1_000_000,
+            sample_cost_ns: 2000,
             kernel_samples: Some(100),
             jit_samples: 0,
             other_samples: 0,
