@@ -4,7 +4,7 @@
 
 mod hot;
 mod row;
-mod select;
+pub(crate) mod select;
 mod watch;
 
 use crate::FAILED;

@@ -26,7 +26,7 @@ use hugelift_measure::comparison::by_part::PartsComparison;
 use hugelift_report::comparison as comparison_text;
 use hugelift_report::comparison::by_part::text as parts_text;
 use hugelift_report::html::compare::document;
-use live::Options;
+use live::{Members, Options};
 use std::ffi::OsString;
 
 /// Measures, and prints the comparison.
@@ -34,8 +34,8 @@ use std::ffi::OsString;
 /// # Errors
 /// The options make no sense, a run fails, or the result cannot be written.
 pub fn run(args: &CompareArgs, colour: When) -> Result<Exit, Failure> {
-    if let Some(pid) = args.live.pid {
-        return run_live(pid, args, colour);
+    if let Some(members) = Members::of(&args.live) {
+        return run_live(members, args, colour);
     }
     let argv: Vec<OsString> = match &args.server.server {
         Some(line) => {
@@ -54,13 +54,13 @@ pub fn run(args: &CompareArgs, colour: When) -> Result<Exit, Failure> {
     print(measured, args, colour)
 }
 
-/// Compares a process that runs with itself, and prints the comparison.
-fn run_live(pid: u32, args: &CompareArgs, colour: When) -> Result<Exit, Failure> {
+/// Compares processes that run with themselves, and prints the comparison.
+fn run_live(members: Members, args: &CompareArgs, colour: When) -> Result<Exit, Failure> {
     let options = Options::new(&args.live, &args.server, &args.enough)?;
     check(args)?;
     match options.by {
-        Some(by) => print_parts(live::measure_parts(pid, &options, by)?, args, colour),
-        None => print(live::measure(pid, &options)?, args, colour),
+        Some(by) => print_parts(live::measure_parts(members, &options, by)?, args, colour),
+        None => print(live::measure(members, &options)?, args, colour),
     }
 }
 

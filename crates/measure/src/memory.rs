@@ -55,6 +55,21 @@ pub struct Memory {
     pub shared: u64,
 }
 
+impl Add for Memory {
+    type Output = Memory;
+    fn add(self, other: Memory) -> Memory {
+        Memory {
+            text: self.text + other.text,
+            rodata: self.rodata + other.rodata,
+            writable_huge: self.writable_huge + other.writable_huge,
+            pagecache: self.pagecache + other.pagecache,
+            thp: self.thp + other.thp,
+            hugetlb: self.hugetlb + other.hugetlb,
+            shared: self.shared + other.shared,
+        }
+    }
+}
+
 impl Memory {
     /// Returns the huge bytes of text and read-only data, which are what a lift changes.
     pub fn lifted(&self) -> u64 {

@@ -86,20 +86,28 @@ impl SelectArgs {
     /// A pattern is malformed, or one of the choices has no process.
     pub fn processes(&self) -> Result<BTreeSet<u32>, Failure> {
         let Selection { mut pids, choices } = self.selection()?;
-        let mut others: BTreeSet<u32> = Process::all().unwrap_or_default().into_iter().collect();
-        others.remove(&std::process::id());
         for choice in choices {
-            let found = choice.find(&others);
-            if found.is_empty() {
-                return Err(Failure::new(format!("{choice}: no process; see {}", choice.listed_by())));
-            }
-            pids.extend(found);
+            pids.extend(choice.processes()?);
         }
         Ok(pids)
     }
 }
 
 impl Choice {
+    /// Returns the processes that are meant, never this one.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn processes(&self) -> Result<BTreeSet<u32>, Failure> {
+        let mut others: BTreeSet<u32> = Process::all().unwrap_or_default().into_iter().collect();
+        others.remove(&std::process::id());
+        let found = self.find(&others);
+        match found.is_empty() {
+            true => Err(Failure::new(format!("{self}: no process; see {}", self.listed_by()))),
+            false => Ok(found),
+        }
+    }
+
     /// Returns the processes among `candidates` that are meant.
     pub fn find(&self, candidates: &BTreeSet<u32>) -> BTreeSet<u32> {
         let found = match self {

@@ -79,7 +79,7 @@ pub struct CompareArgs {
     pub html: Option<PathBuf>,
 
     /// The program, looked up on PATH, and its arguments
-    #[arg(required_unless_present_any = ["server", "pid"], conflicts_with_all = ["server", "pid"],
+    #[arg(required_unless_present_any = ["server", "live"], conflicts_with_all = ["server", "live"],
           trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments, value_names = ["CMD", "ARGS"])]
     pub command: Vec<OsString>,
 

@@ -8,6 +8,7 @@ mod align;
 mod bare_root;
 mod command_line;
 mod compare;
+mod compare_batch;
 mod compare_by_part;
 mod compare_cut;
 mod compare_live;

@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Compares a running process with itself. The process is lifted and restored in turn, and each period is compared with
-//! the next one. This module reads the process. Its caller lifts and restores it.
+//! Compares running processes with themselves. They are lifted and restored in turn, and each period is compared with
+//! the next one. This module reads the processes. Its caller lifts and restores them.
 
 pub mod by_part;
 mod command;
 mod metric;
+mod observed;
 mod reading;
 mod waiting;
 mod work;
 
 pub use command::Command;
 pub use metric::Metric;
-pub use reading::{NoWork, Reading, run};
+pub use observed::{Observed, observe};
+pub use reading::{Identity, NoWork, OfProcess, Reading, run};
 pub use waiting::{Threads, never_waited};
-pub use work::{Steady, WINDOWS, Window, Work, WorkCounter, choose, observe};
+pub use work::{Steady, WINDOWS, Window, Work, WorkCounter, choose};
 
 use crate::run::Run;
 use serde::Serialize;
@@ -44,7 +46,7 @@ impl State {
 /// What lifting and restoring cost.
 #[derive(Clone, Default, PartialEq, Debug, Serialize)]
 pub struct Switching {
-    /// The lift before the first period, which also makes an entry of the store, in milliseconds.
+    /// The first lift of each process, which also makes entries of the store, in milliseconds.
     pub first_lift_ms: f64,
     /// Each further lift, or change to huge pages of the same copies.
     pub lift_ms: Vec<f64>,
@@ -56,13 +58,34 @@ pub struct Switching {
     pub longest_stop_us: u64,
 }
 
+/// The processes that are compared with themselves.
+#[derive(Clone, Copy, Default, PartialEq, Debug, Serialize)]
+pub struct Processes {
+    /// How many were measured, also those that came later.
+    pub measured: u64,
+    /// How many of them were lifted. The others count, but nothing of them can be lifted.
+    pub lifted: u64,
+    /// How many of the lifted ones were lifted when they were found.
+    pub found_lifted: u64,
+    /// How many came after the first lift.
+    pub joined: u64,
+    /// How many ended before the experiment was over.
+    pub ended: u64,
+    /// CPU time of processes that began or ended within a period, in seconds, which is in no period.
+    pub not_counted_s: f64,
+}
+
 /// How the experiment was made.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Live {
-    /// The process.
+    /// The process; of several the first.
     pub pid: u32,
-    /// Its name and id, for people.
+    /// Its name and id, or what the processes have in common, for people.
     pub name: String,
+    /// How `hugelift attach` and `hugelift restore` are told which processes they are.
+    pub chosen_by: String,
+    /// How many there were.
+    pub processes: Processes,
     /// What the verdict is on.
     pub metric: Metric,
     /// Seconds of a period.
@@ -77,10 +100,12 @@ pub struct Live {
     pub left_out_bytes: u64,
     /// What the first lift left alone, and why: a line each. It is the same on both sides.
     pub not_lifted: Vec<String>,
-    /// How it was found.
+    /// How it was found; of several, whether any was lifted.
     pub found: State,
-    /// How it was left; none if it has ended.
+    /// How it was left; none if it has ended. Of several, whether any is lifted.
     pub left: Option<State>,
+    /// Whether each process was left as it was found.
+    pub left_as_found: bool,
     /// What the experiment cost.
     pub switching: Switching,
 }

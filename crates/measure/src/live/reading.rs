@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is read of a process at the beginning and at the end of a period, and the figures between the two.
+//! What is read of processes at the beginning and at the end of a period, and the figures between the two.
 
+use super::command::Command;
 use super::metric::Metric;
-use super::work::Work;
+use super::work::{Work, WorkCounter};
 use crate::memory::Memory;
 use crate::run::Run;
-use anyhow::{Context as _, Result, bail, ensure};
-use hugelift_linux::proc::clock::cpu_time;
+use anyhow::{Result, bail, ensure};
+use hugelift_linux::proc::clock::{cpu_time, ticks_per_second};
 use hugelift_linux::proc::procfs::Process;
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// There was no work in a period.
@@ -15,43 +17,137 @@ use std::time::{Duration, Instant};
 #[error("{0}")]
 pub struct NoWork(String);
 
-/// What is read at one moment.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Reading {
-    /// The moment.
-    pub at: Instant,
-    /// CPU time of the process so far.
+/// What distinguishes a process from all others: its id, and when it was started.
+pub type Identity = (u32, u64);
+
+/// What is read of one process.
+#[derive(Clone, Copy, Default, PartialEq, Debug)]
+pub struct OfProcess {
+    /// Its CPU time so far.
     pub cpu: Duration,
-    /// The counter.
+    /// What the kernel counts of it.
     pub count: Option<f64>,
     /// Page faults so far that read nothing from a disk.
     pub minor_faults: u64,
     /// Page faults so far that read from a disk.
     pub major_faults: u64,
+    /// CPU time of the children that it has waited for.
+    pub cpu_of_children: Duration,
+    /// Page faults of these children, which shows whether there was one.
+    pub faults_of_children: u64,
 }
 
-impl Reading {
-    /// Reads a process now. `count` reads its counter, which may take some milliseconds; the moment is taken to be the middle.
-    ///
-    /// # Errors
-    /// The process has ended, or `count` fails.
-    pub fn take(pid: u32, count: impl FnOnce() -> Result<Option<f64>>) -> Result<Reading> {
-        let cpu = || cpu_time(pid).context("read its CPU time");
-        let (began, before) = (Instant::now(), cpu()?);
-        let count = count()?;
-        let (took, after) = (began.elapsed(), cpu()?);
-        let stat = Process::new(pid).stat()?;
-        Ok(Reading {
-            at: began + took / 2,
-            cpu: before + after.saturating_sub(before) / 2,
-            count,
-            minor_faults: stat.minor_faults,
-            major_faults: stat.major_faults,
-        })
+impl OfProcess {
+    /// Reads a process now; `None` if it has ended.
+    fn now(identity: Identity, counter: Option<(&WorkCounter, Work)>) -> Result<Option<OfProcess>> {
+        let Ok(cpu) = cpu_time(identity.0) else { return Ok(None) };
+        let count = counter.map(|(counter, work)| counter.count(work)).transpose();
+        match Process::new(identity.0).stat() {
+            Ok(stat) if stat.identity() == identity && !stat.has_ended() => Ok(Some(OfProcess {
+                cpu,
+                count: count?,
+                minor_faults: stat.minor_faults,
+                major_faults: stat.major_faults,
+                cpu_of_children: Duration::from_secs(stat.cpu_of_children)
+                    / u32::try_from(ticks_per_second()).unwrap_or(100),
+                faults_of_children: stat.minor_faults_of_children,
+            })),
+            _ => Ok(None),
+        }
     }
 }
 
-/// Returns the figures of the period from `first` to `last`. `gauge` is the value that was measured at its
+/// What is read at one moment.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Reading {
+    /// The moment.
+    pub at: Instant,
+    /// What the user's command counts.
+    pub count: Option<f64>,
+    /// The processes that live.
+    pub of: BTreeMap<Identity, OfProcess>,
+}
+
+impl Reading {
+    /// Reads processes now, each with what the kernel counts of it. `command` may take some milliseconds; the moment is taken to
+    /// be the middle.
+    ///
+    /// # Errors
+    /// `command` fails, or what the kernel counts of a process that lives cannot be read.
+    pub fn take(
+        processes: &[(Identity, Option<(&WorkCounter, Work)>)],
+        command: Option<&Command>,
+    ) -> Result<Reading> {
+        let cpu = |(identity, _): &(Identity, _)| Some((*identity, cpu_time(identity.0).ok()?));
+        let began = Instant::now();
+        let before: BTreeMap<Identity, Duration> = match command {
+            Some(_) => processes.iter().filter_map(cpu).collect(),
+            None => BTreeMap::new(),
+        };
+        let count = command.map(Command::number).transpose()?;
+        let took = began.elapsed();
+        let mut of = BTreeMap::new();
+        for (identity, counter) in processes {
+            let Some(mut now) = OfProcess::now(*identity, *counter)? else { continue };
+            if let Some(before) = before.get(identity) {
+                now.cpu = *before + now.cpu.saturating_sub(*before) / 2;
+            }
+            of.insert(*identity, now);
+        }
+        Ok(Reading { at: began + took / 2, count, of })
+    }
+
+    /// Returns the CPU time since `first` of the processes that were there at both ends.
+    pub fn cpu_since(&self, first: &Reading) -> Duration {
+        let both = self.of.iter().filter_map(|(identity, last)| Some((first.of.get(identity)?, last)));
+        both.map(|(first, last)| last.cpu.saturating_sub(first.cpu)).sum()
+    }
+
+    /// Returns the CPU time since `first` of processes that have ended and were waited for, less what is known of them. It is
+    /// in no period.
+    pub fn not_counted(&self, first: &Reading) -> Duration {
+        let children = |one: &OfProcess| one.cpu_of_children;
+        let both = self.of.iter().filter_map(|(identity, last)| Some((first.of.get(identity)?, last)));
+        let waited_for: Duration =
+            both.map(|(first, last)| children(last).saturating_sub(children(first))).sum();
+        let ended = first.of.iter().filter(|(identity, _)| !self.of.contains_key(identity));
+        waited_for.saturating_sub(ended.map(|(_, one)| one.cpu + children(one)).sum())
+    }
+}
+
+/// What processes have done in a period, by those that were there at both ends.
+#[derive(Default)]
+struct Done {
+    cpu: Duration,
+    minor_faults: u64,
+    major_faults: u64,
+    /// What the kernel counted at the beginning and at the end.
+    counts: Option<(f64, f64)>,
+}
+
+impl Done {
+    fn between(metric: &Metric, first: &Reading, last: &Reading) -> Done {
+        let mut done = Done::default();
+        for (identity, last) in &last.of {
+            let Some(first) = first.of.get(identity) else { continue };
+            // What a child has done in its whole life was added.
+            let is_mixed = first.faults_of_children != last.faults_of_children;
+            if is_mixed && metric.work().is_some_and(Work::passes_to_parent) {
+                continue;
+            }
+            done.cpu += last.cpu.saturating_sub(first.cpu);
+            done.minor_faults += last.minor_faults.saturating_sub(first.minor_faults);
+            done.major_faults += last.major_faults.saturating_sub(first.major_faults);
+            if let (Some(one), Some(two)) = (first.count, last.count) {
+                let (before, after) = done.counts.unwrap_or_default();
+                done.counts = Some((before + one, after + two));
+            }
+        }
+        done
+    }
+}
+
+/// Returns the figures of the period from `first` to `last`: the sums over the processes that were there at both. `gauge` is the value that was measured at its
 /// end, and `memory` what was huge.
 ///
 /// # Errors
@@ -65,12 +161,13 @@ pub fn run(
 ) -> Result<Run> {
     let wall = last.at.saturating_duration_since(first.at).as_secs_f64();
     ensure!(wall > 0.0, "a period took no time");
-    let cpu = last.cpu.saturating_sub(first.cpu).as_secs_f64();
+    let done = Done::between(metric, first, last);
+    let cpu = done.cpu.as_secs_f64();
     if cpu <= 0.0 {
         bail!(NoWork(format!("it used no CPU time in a period of {wall:.1} s: there is no work to compare")));
     }
-    let growth =
-        first.count.zip(last.count).map(|(first, last)| growth(metric, first, last, wall)).transpose()?;
+    let counts = first.count.zip(last.count).or(done.counts);
+    let growth = counts.map(|(first, last)| growth(metric, first, last, wall)).transpose()?;
     if let (Some(value), Some(command)) = (gauge, metric.gauge()) {
         ensure!(
             value > 0.0,
@@ -79,7 +176,6 @@ pub fn run(
             command.line
         );
     }
-    let faults = |of: fn(&Reading) -> u64| of(last).saturating_sub(of(first));
     Ok(Run {
         pair: 0,
         position: 0,
@@ -87,8 +183,8 @@ pub fn run(
         user: 0.0,
         system: 0.0,
         helper: 0.0,
-        minor_faults: faults(|reading| reading.minor_faults),
-        major_faults: faults(|reading| reading.major_faults),
+        minor_faults: done.minor_faults,
+        major_faults: done.major_faults,
         status: 0,
         peak_bytes: None,
         memory,

@@ -16,13 +16,12 @@ fn cpu() -> Metric {
 fn ends(cpu_ms: u64, counts: Option<(f64, f64)>) -> (Reading, Reading) {
     let at = Instant::now();
     let cpu = Duration::from_secs(100);
-    let first = Reading { at, cpu, count: counts.map(|c| c.0), minor_faults: 70, major_faults: 1 };
+    let of = |cpu, minor_faults| OfProcess { cpu, minor_faults, major_faults: 1, ..OfProcess::default() };
+    let first = Reading { at, count: counts.map(|c| c.0), of: [((7, 1), of(cpu, 70))].into() };
     let last = Reading {
         at: at + Duration::from_secs(2),
-        cpu: cpu + Duration::from_millis(cpu_ms),
         count: counts.map(|c| c.1),
-        minor_faults: 75,
-        major_faults: 1,
+        of: [((7, 1), of(cpu + Duration::from_millis(cpu_ms), 75))].into(),
     };
     (first, last)
 }
@@ -83,6 +82,8 @@ fn finding(metric: Metric, bare_huge: u64, lifted_huge: &[u64; 8]) -> Finding {
     let live = Live {
         pid: 7,
         name: "seven".into(),
+        chosen_by: "7".into(),
+        processes: Processes { measured: 1, lifted: 1, ..Processes::default() },
         metric: metric.clone(),
         period_s: 2.0,
         settle_s: 0.2,
@@ -92,6 +93,7 @@ fn finding(metric: Metric, bare_huge: u64, lifted_huge: &[u64; 8]) -> Finding {
         not_lifted: Vec::new(),
         found: State::Bare,
         left: Some(State::Bare),
+        left_as_found: true,
         switching: Switching::default(),
     };
     let setting = Setting {
@@ -121,4 +123,38 @@ fn the_verdict_is_on_the_metric_and_needs_huge_pages_in_each_lifted_period() {
     assert_eq!(finding(cpu_per(), 6 << 20, &[6 << 20; 8]), Finding::NotSwitched, "bare was as huge");
     let found = finding(cpu_per(), 2 << 20, &[6 << 20; 8]);
     assert!(matches!(found, Finding::Faster { .. }), "bare was partly huge, as another object is: {found:?}");
+}
+
+/// One process goes on, one ends, and one joins.
+#[test]
+fn issue_31_6_the_figures_of_several_processes_are_of_those_that_are_there_at_both_ends() {
+    let at = Instant::now();
+    let of = |cpu_ms: u64, count: f64, children_ms: u64| OfProcess {
+        cpu: Duration::from_millis(cpu_ms),
+        count: Some(count),
+        minor_faults: cpu_ms,
+        cpu_of_children: Duration::from_millis(children_ms),
+        faults_of_children: children_ms,
+        ..OfProcess::default()
+    };
+    let first = Reading {
+        at,
+        count: None,
+        of: [((1, 1), of(100, 10.0, 0)), ((2, 1), of(400, 90.0, 0)), ((3, 1), of(700, 5.0, 30))].into(),
+    };
+    // The first process has waited for the third, which has used 50 ms more in the period.
+    let last = Reading {
+        at: at + Duration::from_secs(1),
+        count: None,
+        of: [((1, 1), of(150, 20.0, 780)), ((2, 1), of(500, 100.0, 0)), ((4, 1), of(9, 9.0, 0))].into(),
+    };
+    let of_work = |work| {
+        let metric = Metric::CpuPerWork(Steady { work, variation: 0.1 });
+        let run = run(&metric, &first, &last, None, None).unwrap();
+        (run.cpu_per_second, run.metric, run.minor_faults)
+    };
+    assert_eq!(of_work(Work::SystemCalls), (Some(0.15), Some(20.0), 150));
+    // Its bytes are also those of the child.
+    assert_eq!(of_work(Work::Bytes), (Some(0.1), Some(10.0), 100));
+    assert_eq!(last.not_counted(&first), Duration::from_millis(50));
 }

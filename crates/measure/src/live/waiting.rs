@@ -22,6 +22,13 @@ struct Done {
 }
 
 impl Threads {
+    /// Adds the threads of another process.
+    #[must_use]
+    pub fn and(mut self, other: Threads) -> Threads {
+        self.0.extend(other.0);
+        self
+    }
+
     /// Reads the threads of a process: schedstat (Documentation/scheduler/sched-stats.rst in Linux) and
     /// `voluntary_ctxt_switches` in status (proc_pid_status(5)).
     pub fn read(pid: u32) -> Threads {

@@ -5,7 +5,6 @@
 use crate::perf::counters::{Code, Counters, Start};
 use crate::perf::tracepoint;
 use anyhow::{Context as _, Result};
-use hugelift_linux::proc::clock::cpu_time;
 use hugelift_linux::proc::procfs::Process;
 use serde::Serialize;
 
@@ -46,6 +45,11 @@ impl Work {
         }
     }
 
+    /// Returns whether the kernel adds what a child has done to its parent, when the parent waits for its end.
+    pub fn passes_to_parent(self) -> bool {
+        matches!(self, Work::ReadsAndWrites | Work::Bytes)
+    }
+
     fn index(self) -> usize {
         Work::ALL.iter().position(|work| *work == self).unwrap_or_default()
     }
@@ -68,7 +72,7 @@ impl WorkCounter {
     pub fn open(pid: u32) -> WorkCounter {
         let threads = Process::new(pid).threads();
         let switches = vec![Code::CONTEXT_SWITCHES];
-        let open = |codes: &[Vec<Code>]| Counters::open(codes, &threads, Start::Asked).ok();
+        let open = |codes: &[Vec<Code>]| Counters::open_for_process(codes, &threads, Start::Asked).ok();
         let calls = tracepoint::number("raw_syscalls/sys_enter").map(|id| vec![Code::tracepoint(id)]);
         let both = calls.and_then(|calls| open(&[calls, switches.clone()]));
         let counts_calls = both.is_some();
@@ -112,31 +116,10 @@ fn moved(pid: u32) -> [Option<f64>; 2] {
 /// What happened between two readings.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Window {
-    /// CPU time of the process, seconds.
+    /// CPU time, seconds.
     pub cpu: f64,
     /// What was counted.
     pub counts: Counts,
-}
-
-/// Observes a process: `wait` waits for the end of a window.
-///
-/// # Errors
-/// The process has ended, or `wait` fails.
-pub fn observe(pid: u32, counter: &WorkCounter, mut wait: impl FnMut() -> Result<()>) -> Result<Vec<Window>> {
-    let read = || Ok::<_, anyhow::Error>((cpu_time(pid).context("read its CPU time")?, counter.counts()));
-    let mut before = read()?;
-    let mut windows = Vec::with_capacity(WINDOWS);
-    for _ in 0..WINDOWS {
-        wait()?;
-        let now = read()?;
-        let grown = |index: usize| Some(now.1[index]? - before.1[index]?);
-        windows.push(Window {
-            cpu: now.0.saturating_sub(before.0).as_secs_f64(),
-            counts: std::array::from_fn(grown),
-        });
-        before = now;
-    }
-    Ok(windows)
 }
 
 /// A measure of work, and how steady it is.

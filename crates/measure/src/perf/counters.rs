@@ -67,6 +67,15 @@ pub enum Start {
     Exec,
 }
 
+/// What is counted too once a thread of a counter has started it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Later {
+    /// Threads.
+    Threads,
+    /// Threads and processes.
+    Processes,
+}
+
 /// Open counters of some threads, group by group.
 #[derive(Debug)]
 pub struct Counters {
@@ -99,8 +108,33 @@ impl Counters {
     /// # Errors
     /// [`PerfError`]; [`PerfError::NoPmu`] if the PMU does not take the first event of any group.
     pub fn open(groups: &[Vec<Code>], threads: &[i32], start: Start) -> Result<Counters, PerfError> {
-        match Counters::open_as(groups, threads, start, false) {
-            Err(PerfError::Denied { .. }) => Counters::open_as(groups, threads, start, true),
+        Counters::open_with(groups, threads, start, Later::Processes)
+    }
+
+    /// Opens each event for each thread of a process, and for all threads that these start later. Processes that they start
+    /// are not counted; before Linux 5.13 they are.
+    ///
+    /// # Errors
+    /// Those of [`Counters::open`].
+    pub(crate) fn open_for_process(
+        groups: &[Vec<Code>],
+        threads: &[i32],
+        start: Start,
+    ) -> Result<Counters, PerfError> {
+        match Counters::open_with(groups, threads, start, Later::Threads) {
+            Err(PerfError::Os(Errno::EINVAL)) => Counters::open(groups, threads, start),
+            other => other,
+        }
+    }
+
+    fn open_with(
+        groups: &[Vec<Code>],
+        threads: &[i32],
+        start: Start,
+        later: Later,
+    ) -> Result<Counters, PerfError> {
+        match Counters::open_as(groups, threads, start, later, false) {
+            Err(PerfError::Denied { .. }) => Counters::open_as(groups, threads, start, later, true),
             other => other,
         }
     }
@@ -109,6 +143,7 @@ impl Counters {
         groups: &[Vec<Code>],
         threads: &[i32],
         start: Start,
+        later: Later,
         user_only: bool,
     ) -> Result<Counters, PerfError> {
         let mut counters = Counters {
@@ -118,7 +153,7 @@ impl Counters {
         let mut last = PerfError::Vanished;
         for thread in threads {
             for (group, codes) in groups.iter().enumerate() {
-                match open_group(codes, *thread, start, user_only) {
+                match open_group(codes, *thread, start, later, user_only) {
                     Ok(files) => {
                         for (slot, file) in counters.groups[group].iter_mut().zip(files) {
                             slot.extend(file);
@@ -176,12 +211,13 @@ fn open_group(
     codes: &[Code],
     thread: i32,
     start: Start,
+    later: Later,
     user_only: bool,
 ) -> Result<Vec<Option<File>>, Errno> {
     let mut files: Vec<Option<File>> = Vec::with_capacity(codes.len());
     for code in codes {
         let leader = files.first().and_then(|f| f.as_ref()).map(AsRawFd::as_raw_fd);
-        let opened = open_one(*code, thread, leader, start, user_only);
+        let opened = open_one(*code, thread, leader, start, later, user_only);
         match opened {
             Ok(fd) => files.push(Some(File::from(fd))),
             // The PMU does not have the event, or has no counter left for it.
@@ -197,6 +233,7 @@ fn open_one(
     thread: i32,
     leader: Option<i32>,
     start: Start,
+    later: Later,
     user_only: bool,
 ) -> Result<OwnedFd, Errno> {
     let mut attr = perf_event_attr {
@@ -210,6 +247,7 @@ fn open_one(
         ..perf_event_attr::default()
     };
     attr.set_inherit(1);
+    attr.set_inherit_thread((later == Later::Threads).into());
     attr.set_exclude_kernel(user_only.into());
     attr.set_exclude_hv(user_only.into());
     if leader.is_none() {

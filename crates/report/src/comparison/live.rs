@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the comparison of a running process with itself has in addition: how it was made, and what it cost.
+//! What the comparison of running processes with themselves has in addition: how it was made, and what it cost.
 
 use super::shown::seconds;
 use hugelift_core::addr::human_bytes;
 use hugelift_core::printable::printable;
 use hugelift_measure::comparison::{Comparison, Memory, Setting, Side};
-use hugelift_measure::live::{Live, Metric, State, Steady, Switching};
+use hugelift_measure::live::{Live, Metric, Processes, State, Steady, Switching};
 use hugelift_measure::stats;
 
 /// What a comparison of page sizes leaves out.
@@ -14,7 +14,9 @@ const SAME_COPY: &str = "Nothing but the page size differs. Without --same-copy 
 
 /// Returns the remarks on the experiment, a line each.
 pub fn remarks(comparison: &Comparison, live: &Live) -> Vec<String> {
-    let mut all = vec![setting(live), metric(live, comparison.setting.higher_is_better)];
+    let mut all = vec![setting(live)];
+    all.extend(processes(&live.processes));
+    all.push(metric(live, comparison.setting.higher_is_better));
     all.extend(comparison.bare().and_then(|side| side.memory).and_then(bare_was_huge));
     all.extend(what_changed(live));
     all.push(cost(&live.switching, live.same_copy));
@@ -30,6 +32,27 @@ pub(super) fn parts_remarks(of: &Setting) -> Vec<String> {
     all.push(cost_of_parts(&live.switching));
     all.push(left(live));
     all
+}
+
+/// Says how many processes there were, unless there was one.
+fn processes(all: &Processes) -> Option<String> {
+    let Processes { measured, lifted, found_lifted, joined, ended, not_counted_s } = *all;
+    if measured <= 1 {
+        return None;
+    }
+    let mut said = format!(
+        "{measured} processes were measured together, of which {lifted} were lifted; {joined} came and {ended} ended meanwhile."
+    );
+    if found_lifted > 0 && found_lifted < lifted {
+        said += &format!(" {found_lifted} were lifted when they were found.");
+    }
+    if not_counted_s > 0.0 {
+        said += &format!(
+            " {} of CPU time of processes that began or ended within a period is in none.",
+            seconds(not_counted_s)
+        );
+    }
+    Some(said)
 }
 
 /// Says what of the process was the same on both sides.
@@ -56,7 +79,10 @@ fn what_changed(live: &Live) -> Vec<String> {
 fn left(live: &Live) -> String {
     match live.left {
         None => format!("{} has ended, so the pairs are fewer than were asked for.", printable(&live.name)),
-        Some(left) if left == live.found => {
+        Some(_) if live.left_as_found && live.processes.measured > 1 => {
+            "Each process is left as it was found.".into()
+        }
+        Some(left) if live.left_as_found => {
             format!(
                 "{} was {} when it was found, and is left {}.",
                 printable(&live.name),
@@ -70,7 +96,7 @@ fn left(live: &Live) -> String {
                 "{} was {found} when it was found, and is left {}: 'hugelift {verb} {}' undoes that.",
                 printable(&live.name),
                 left.name(),
-                live.pid
+                printable(&live.chosen_by)
             )
         }
     }

@@ -2,10 +2,12 @@
 //! `hugelift compare --pid --by`: which parts of a process gain by huge pages. Each pair of periods has a random half of them
 //! on huge pages first, and then the other half.
 
+use super::batch::Batch;
 use super::conduct::{Done, conduct, period_as_it_is, too_little};
 use super::measure_of_work::MeasureOfWork;
+use super::members::Members;
 use super::options::Options;
-use super::subject::{Copy, Subject};
+use super::subject::Copy;
 use crate::compare::cut::{Cut, Measured};
 use crate::compare::progress::Progress;
 use anyhow::{Context as _, Result, bail};
@@ -37,12 +39,12 @@ struct Figures {
 ///
 /// # Errors
 /// One line: what has ended the experiment before the first pair was complete, and how the process is left.
-pub fn measure(pid: u32, options: &Options, by: By) -> Result<Measured<PartsComparison>> {
-    let work = |subject: &mut Subject, measure: &MeasureOfWork| {
-        let (units, left_out) = those_that_switch(subject, divide(subject.copies()?, by))?;
-        pairs(subject, options, measure, units, left_out)
+pub fn measure(members: Members, options: &Options, by: By) -> Result<Measured<PartsComparison>> {
+    let work = |batch: &mut Batch, measure: &MeasureOfWork| {
+        let (units, left_out) = those_that_switch(batch, divide(batch.copies()?, by))?;
+        pairs(batch, options, measure, units, left_out)
     };
-    conduct(pid, options, work, |setting, reached, figures| {
+    conduct(members, options, work, |setting, reached, figures| {
         let Figures { units, left_out, pairs } = figures;
         PartsComparison::new(setting, by, reached, units, left_out, pairs)
     })
@@ -74,12 +76,12 @@ fn divide(copies: Vec<Copy>, by: By) -> Vec<Divided> {
 ///
 /// # Errors
 /// The process cannot be changed, or no part can be switched.
-fn those_that_switch(subject: &mut Subject, all: Vec<Divided>) -> Result<(Vec<Divided>, Vec<Unit>)> {
+fn those_that_switch(batch: &mut Batch, all: Vec<Divided>) -> Result<(Vec<Divided>, Vec<Unit>)> {
     let mut huge_bytes = |pages: Pages| -> Result<Vec<u64>> {
         let copies: Vec<(Range, Pages)> =
             all.iter().flat_map(|part| &part.ranges).map(|range| (*range, pages)).collect();
-        subject.resize_each(&copies)?;
-        let usages = Process::new(subject.pid).with_memory().smaps().context("read its smaps")?;
+        batch.resize_each(&copies)?;
+        let usages = Process::new(batch.first.0).with_memory().smaps().context("read its smaps")?;
         let of_part = |part: &Divided| -> u64 {
             let lies_in =
                 |range: Range| part.ranges.iter().any(|copy| range.covers(*copy) || copy.covers(range));
@@ -98,7 +100,7 @@ fn those_that_switch(subject: &mut Subject, all: Vec<Divided>) -> Result<(Vec<Di
             others.len(),
             human_bytes(small.iter().sum()),
             human_bytes(huge.iter().sum()),
-            subject.pid
+            batch.first.0
         );
     }
     Ok((those, others.into_iter().map(|part| part.unit).collect()))
@@ -106,7 +108,7 @@ fn those_that_switch(subject: &mut Subject, all: Vec<Divided>) -> Result<(Vec<Di
 
 /// Measures pairs of periods until the rule says that there are enough, or one fails.
 fn pairs(
-    subject: &mut Subject,
+    batch: &mut Batch,
     options: &Options,
     measure: &MeasureOfWork,
     parts: Vec<Divided>,
@@ -121,10 +123,10 @@ fn pairs(
     };
     let (reached, cut): (Reached, Option<Cut>) = loop {
         let first_is_huge = draw(&mut random, parts.len());
-        match pair(subject, options, measure, &parts, first_is_huge) {
+        match pair(batch, options, measure, &parts, first_is_huge) {
             Ok(pair) => pairs.push(pair),
             Err(error) => {
-                let cut = Cut::after(pairs.len(), subject.cause(error)).map_err(too_little)?;
+                let cut = Cut::after(pairs.len(), batch.cause(error)).map_err(too_little)?;
                 break (cut.reached, Some(cut));
             }
         }
@@ -141,7 +143,7 @@ fn pairs(
 
 /// Measures a pair of periods.
 fn pair(
-    subject: &mut Subject,
+    batch: &mut Batch,
     options: &Options,
     measure: &MeasureOfWork,
     parts: &[Divided],
@@ -154,8 +156,8 @@ fn pair(
             let pages = pages(*first);
             part.ranges.iter().map(move |range| (*range, pages))
         });
-        subject.resize_each(&copies.collect::<Vec<_>>())?;
-        let run = period_as_it_is(subject, options, measure)?;
+        batch.resize_each(&copies.collect::<Vec<_>>())?;
+        let run = period_as_it_is(batch, options, measure)?;
         measure.metric.figure().of(&run).context("a period has no such figure")
     };
     let (first, second) = (period(true)?, period(false)?);

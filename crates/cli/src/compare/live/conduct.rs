@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What all experiments on a running process have in common: the process is lifted, changed and measured, and left as it was
-//! found.
+//! What all experiments on running processes have in common: the processes are lifted, changed and measured, and left as they
+//! were found.
 
+use super::batch::{Batch, LeftAs};
 use super::measure_of_work::MeasureOfWork;
+use super::members::Members;
 use super::options::Options;
-use super::subject::Subject;
 use crate::FAILED;
 use crate::compare::cut::{Cut, Ended, Measured};
 use crate::failure::Exit;
@@ -12,9 +13,8 @@ use anyhow::{Error, Result, anyhow, ensure};
 use hugelift_core::printable::text_to_parse;
 use hugelift_linux::proc::procfs::Process;
 use hugelift_measure::comparison::{Run, Setting};
-use hugelift_measure::live::{Live, Metric, NoWork, Reading, State, run as figures_of};
+use hugelift_measure::live::{Live, Metric, NoWork, run as figures_of};
 use hugelift_measure::stopping::Reached;
-use hugelift_measure::timed::Seen;
 use hugelift_measure::{host, interrupt};
 use std::time::{Duration, Instant};
 
@@ -36,33 +36,32 @@ pub(super) struct Done<T> {
     pub(super) cut: Option<Cut>,
 }
 
-/// Lifts a process, does `work`, leaves the process as it was found, and draws the conclusions.
+/// Lifts processes, does `work`, leaves each as it was found, and draws the conclusions.
 pub(super) fn conduct<T, R>(
-    pid: u32,
+    members: Members,
     options: &Options,
-    work: impl FnOnce(&mut Subject, &MeasureOfWork) -> Result<Done<T>>,
+    work: impl FnOnce(&mut Batch, &MeasureOfWork) -> Result<Done<T>>,
     conclude: impl FnOnce(Setting, Reached, T) -> R,
 ) -> Result<Measured<R>> {
     interrupt::prepare()?;
-    let mut subject = Subject::open(pid, options)?;
-    let name = subject.name.clone();
-    let command = command_line(pid);
-    let measured = subject
+    let mut batch = Batch::open(members, options)?;
+    let name = batch.members.name();
+    let command = command_line(batch.first.0);
+    let measured = batch
         .first_lift()
-        .map_err(|error| if subject.has_ended() { Ended.into() } else { error })
-        .and_then(|()| MeasureOfWork::of(&mut subject, options, wait))
+        .and_then(|()| MeasureOfWork::of(&mut batch, options, wait))
         .map_err(too_little)
-        .and_then(|measure| Ok((work(&mut subject, &measure)?, measure)));
-    let found = subject.found;
+        .and_then(|measure| Ok((work(&mut batch, &measure)?, measure)));
     let is_done = |done: &Done<T>| done.cut.as_ref().is_none_or(|cut| cut.exit == Exit::SUCCESS);
-    let left = subject.leave(match &measured {
-        Ok((done, _)) if is_done(done) => options.leave.unwrap_or(found),
-        _ => found,
+    let left = batch.leave(match &measured {
+        Ok((done, _)) if is_done(done) => options.leave,
+        _ => None,
     });
     let (done, measure) = measured.map_err(|error| match (error, &left) {
-        (error, Ok(Some(state))) => {
-            anyhow!("{name}: {error:#}; it is left {}, as it was found", state.name())
+        (error, Ok(Some(left))) if batch.members.is_one() => {
+            anyhow!("{name}: {error:#}; it is left {}, as it was found", left.state.name())
         }
+        (error, Ok(Some(_))) => anyhow!("{name}: {error:#}; each process is left as it was found"),
         (error, Ok(None)) => anyhow!("{name}: {error:#}"),
         (error, Err(why)) => anyhow!("{name}: {error:#}; {why:#}"),
     })?;
@@ -72,10 +71,10 @@ pub(super) fn conduct<T, R>(
     let left = left.unwrap_or_else(|why| {
         said.push(format!("{why:#}"));
         exit = Exit(FAILED);
-        Some(subject.state())
+        Some(LeftAs { state: batch.state(), as_found: false })
     });
     let said = (!said.is_empty()).then(|| said.join("; "));
-    let setting = setting(&subject, options, measure.metric, command, left);
+    let setting = setting(&batch, name, options, measure.metric, command, left);
     Ok(Measured { comparison: conclude(setting, done.reached, done.result), said, exit })
 }
 
@@ -87,31 +86,27 @@ pub(super) fn too_little(error: Error) -> Error {
     }
 }
 
-/// Measures one period. One in which the process did no work is measured again.
-pub(super) fn period_as_it_is(
-    subject: &mut Subject,
-    options: &Options,
-    measure: &MeasureOfWork,
-) -> Result<Run> {
+/// Measures one period. One in which the processes did no work is measured again.
+pub(super) fn period_as_it_is(batch: &mut Batch, options: &Options, measure: &MeasureOfWork) -> Result<Run> {
     wait(Instant::now() + options.settle)?;
     let began = Instant::now();
     loop {
-        match one_period(subject, options, measure) {
+        match one_period(batch, options, measure) {
             Err(error) if error.is::<NoWork>() && began.elapsed() < IDLE => {}
             measured => return measured,
         }
     }
 }
 
-fn one_period(subject: &mut Subject, options: &Options, measure: &MeasureOfWork) -> Result<Run> {
+fn one_period(batch: &mut Batch, options: &Options, measure: &MeasureOfWork) -> Result<Run> {
     let metric = &measure.metric;
-    let first = Reading::take(subject.pid, || measure.count())?;
+    let first = measure.read(batch)?;
     wait(first.at + options.period)?;
-    let last = Reading::take(subject.pid, || measure.count())?;
+    let last = measure.read(batch)?;
     let gauge = metric.gauge().map(|command| command.number()).transpose()?;
-    let memory = Seen::now(subject.pid).memory;
-    ensure!(!subject.has_ended(), Ended);
-    subject.works_itself()?;
+    let memory = batch.memory();
+    ensure!(!batch.has_ended(), Ended);
+    batch.do_the_work(&first, &last)?;
     figures_of(metric, &first, &last, gauge, memory)
 }
 
@@ -128,25 +123,29 @@ fn wait(until: Instant) -> Result<()> {
 
 /// Returns how the experiment was made.
 fn setting(
-    subject: &Subject,
+    batch: &Batch,
+    name: String,
     options: &Options,
     metric: Metric,
     command: Vec<String>,
-    left: Option<State>,
+    left: Option<LeftAs>,
 ) -> Setting {
     let live = Live {
-        pid: subject.pid,
-        name: subject.name.to_string(),
+        pid: batch.first.0,
+        name,
+        chosen_by: batch.members.words(batch.living()),
+        processes: batch.processes,
         metric: metric.clone(),
         period_s: options.period.as_secs_f64(),
         settle_s: options.settle.as_secs_f64(),
         seed: options.seed,
         same_copy: options.same_copy,
-        left_out_bytes: subject.left_out,
-        not_lifted: subject.not_lifted.clone(),
-        found: subject.found,
-        left,
-        switching: subject.switching.clone(),
+        left_out_bytes: batch.left_out(),
+        not_lifted: batch.not_lifted.clone(),
+        found: batch.found(),
+        left: left.map(|left| left.state),
+        left_as_found: left.is_none_or(|left| left.as_found),
+        switching: batch.switching.clone(),
     };
     Setting {
         host: host::describe(),

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What counts the work of the process that is compared with itself.
+//! What counts the work of the processes that are compared with themselves.
 
+use super::batch::Batch;
 use super::options::Options;
-use super::subject::Subject;
 use anyhow::{Result, bail};
-use hugelift_measure::live::{Command, Metric, Threads, WINDOWS, WorkCounter, choose, never_waited, observe};
+use hugelift_measure::live::{Metric, Reading, WINDOWS, choose, never_waited, observe};
 use std::time::{Duration, Instant};
 
 /// How long the process is observed in each state before the experiment, at first.
@@ -14,7 +14,6 @@ const OBSERVED: Duration = Duration::from_secs(1);
 pub struct MeasureOfWork {
     /// What the verdict is on.
     pub metric: Metric,
-    counter: Option<WorkCounter>,
 }
 
 impl MeasureOfWork {
@@ -23,22 +22,22 @@ impl MeasureOfWork {
     /// # Errors
     /// The process has ended, cannot be brought into one of the states, or never waits and has no work that can be counted.
     pub fn of(
-        subject: &mut Subject,
+        batch: &mut Batch,
         options: &Options,
         wait: fn(Instant) -> Result<()>,
     ) -> Result<MeasureOfWork> {
         if let Some(metric) = options.metric.clone() {
-            return Ok(MeasureOfWork { metric, counter: None });
+            return Ok(MeasureOfWork { metric });
         }
-        let counter = WorkCounter::open(subject.pid);
+        batch.count_work();
         let mut observe_for = |time: Duration| {
             let [one, two] = options.sides().map(|state| {
-                let in_state = |subject: &mut Subject| {
-                    subject.switch(state)?;
+                let in_state = |batch: &mut Batch| {
+                    batch.switch(state)?;
                     wait(Instant::now() + options.settle)?;
-                    observe(subject.pid, &counter, || wait(Instant::now() + time / WINDOWS as u32))
+                    observe(|| batch.observed(), || wait(Instant::now() + time / WINDOWS as u32))
                 };
-                in_state(subject).map_err(|error| subject.cause(error))
+                in_state(batch).map_err(|error| batch.cause(error))
             });
             anyhow::Ok(choose([&one?, &two?]))
         };
@@ -48,31 +47,27 @@ impl MeasureOfWork {
             steady => steady,
         };
         let why = match found {
-            Ok(steady) => {
-                return Ok(MeasureOfWork { metric: Metric::CpuPerWork(steady), counter: Some(counter) });
-            }
+            Ok(steady) => return Ok(MeasureOfWork { metric: Metric::CpuPerWork(steady) }),
             Err(why) => why,
         };
-        let before = Threads::read(subject.pid);
+        batch.count_no_work();
+        let before = batch.threads();
         wait(Instant::now() + OBSERVED / 2)?;
-        if never_waited(&before, &Threads::read(subject.pid)) {
+        if never_waited(&before, &batch.threads()) {
             bail!(
                 "it never waits, so that its CPU time per second is the same however fast it runs, and no other measure \
                  of its work was found ({why}): name a counter of its own by --cpu-per CMD or --metric CMD, or compare \
                  whole runs by 'hugelift compare -- COMMAND'"
             );
         }
-        Ok(MeasureOfWork { metric: Metric::Cpu { why }, counter: None })
+        Ok(MeasureOfWork { metric: Metric::Cpu { why } })
     }
 
-    /// Reads the counter.
+    /// Reads the processes at an end of a period.
     ///
     /// # Errors
     /// The command fails, or the kernel's number cannot be read.
-    pub fn count(&self) -> Result<Option<f64>> {
-        if let (Some(counter), Some(work)) = (&self.counter, self.metric.work()) {
-            return counter.count(work).map(Some);
-        }
-        self.metric.counter().map(Command::number).transpose()
+    pub fn read(&self, batch: &Batch) -> Result<Reading> {
+        batch.read(self.metric.work(), self.metric.counter())
     }
 }

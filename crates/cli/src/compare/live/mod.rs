@@ -1,19 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `hugelift compare --pid`: a process that runs is compared with itself. Period by period it is lifted or
+//! `hugelift compare --pid`: processes that run are compared with themselves. Period by period they are lifted or
 //! bare; periods that follow each other form a pair.
 
+mod batch;
 mod by_part;
 mod conduct;
 mod measure_of_work;
+mod member;
+mod members;
 mod options;
 mod subject;
+mod uncounted;
 
 pub use by_part::measure as measure_parts;
+pub use members::Members;
 pub use options::{LiveArgs, Options};
 
 use super::cut::{Cut, Measured};
 use super::progress::Progress;
 use anyhow::Result;
+use batch::Batch;
 use conduct::{Done, conduct, period_as_it_is, too_little};
 use hugelift_measure::comparison::{self, Comparison, Memory, Run, Side};
 use hugelift_measure::live::State;
@@ -23,17 +29,15 @@ use hugelift_measure::stopping::Reached;
 use measure_of_work::MeasureOfWork;
 use std::cell::{Cell, RefCell};
 use std::time::Instant;
-use subject::Subject;
 
-/// Compares a process with itself, and leaves it as it was found, also after an error and at ctrl-C. The exit
+/// Compares processes with themselves, and leaves each as it was found, also after an error and at ctrl-C. The exit
 /// status says whether it could be left so.
 ///
 /// # Errors
 /// One line: what has ended the experiment before the first pair was complete, and how the process is left.
-pub fn measure(pid: u32, options: &Options) -> Result<Measured> {
-    let work =
-        |subject: &mut Subject, measure: &MeasureOfWork| periods(&RefCell::new(subject), options, measure);
-    conduct(pid, options, work, |setting, reached, results| {
+pub fn measure(members: Members, options: &Options) -> Result<Measured> {
+    let work = |batch: &mut Batch, measure: &MeasureOfWork| periods(&RefCell::new(batch), options, measure);
+    conduct(members, options, work, |setting, reached, results| {
         let sides = options.sides().into_iter().zip(results).map(|(state, runs)| Side {
             name: state.name().into(),
             options: (state == State::Lifted).then(|| options.words.clone()),
@@ -49,7 +53,7 @@ pub fn measure(pid: u32, options: &Options) -> Result<Measured> {
 
 /// Measures pairs of periods until the rule says that there are enough, or one fails.
 fn periods(
-    subject: &RefCell<&mut Subject>,
+    batch: &RefCell<&mut Batch>,
     options: &Options,
     measure: &MeasureOfWork,
 ) -> Result<Done<Vec<Vec<Run>>>> {
@@ -63,8 +67,8 @@ fn periods(
             State::Small => "in a period on small pages",
         };
         rounds::Side::new(what, move || {
-            let mut subject = subject.borrow_mut();
-            period(&mut subject, state, options, measure).map_err(|error| subject.cause(error))
+            let mut batch = batch.borrow_mut();
+            period(&mut batch, state, options, measure).map_err(|error| batch.cause(error))
         })
     };
     let random = fastrand::Rng::with_seed(options.seed);
@@ -90,9 +94,9 @@ fn periods(
 }
 
 /// Measures one period in a state.
-fn period(subject: &mut Subject, state: State, options: &Options, measure: &MeasureOfWork) -> Result<Run> {
-    subject.switch(state)?;
-    period_as_it_is(subject, options, measure)
+fn period(batch: &mut Batch, state: State, options: &Options, measure: &MeasureOfWork) -> Result<Run> {
+    batch.switch(state)?;
+    period_as_it_is(batch, options, measure)
 }
 
 fn estimate(measure: &MeasureOfWork, results: &[Vec<Run>]) -> Option<Estimate> {

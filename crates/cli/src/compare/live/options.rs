@@ -14,6 +14,7 @@ use hugelift_lift::options::{DataBacking, PolicyOptions, Seccomp};
 use hugelift_measure::comparison::by_part::By;
 use hugelift_measure::live::{Command, Metric, State};
 use hugelift_measure::stopping::Rule;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// How long the experiment takes unless an option says otherwise.
@@ -27,7 +28,24 @@ const SHORT: Duration = Duration::from_millis(50);
 /// What else can be compared. Clap forgets that an option requires --pid where one of these excludes --pid.
 const OTHERS: [&str; 2] = ["server", "command"];
 
-/// Options to compare a process that runs with itself.
+/// What says how programs are started, or puts a load on them.
+const OF_STARTS: [&str; 13] = [
+    "variant",
+    "figure",
+    "prepare",
+    "cleanup",
+    "cpu",
+    "bare_4k",
+    "input",
+    "output",
+    "ignore_failure",
+    "force",
+    "ready",
+    "load",
+    "count",
+];
+
+/// Options to compare processes that run with themselves.
 #[derive(Args, Debug)]
 pub struct LiveArgs {
     /// Compare a process that runs: it is lifted and restored in random order within each pair of periods, as
@@ -35,65 +53,77 @@ pub struct LiveArgs {
     /// it was found. Without --metric and --cpu-per the verdict is on its CPU time per system call (as root), per
     /// call that reads or writes, context switch or byte, whichever is steady; if none is, on its CPU time per second, which
     /// needs a load that is the same in all periods
-    #[arg(long, value_name = "PID", group = "subject", value_parser = process_id::parse,
-          conflicts_with_all = ["variant", "figure", "prepare", "cleanup", "cpu", "bare_4k", "input", "output",
-                                "ignore_failure", "force", "ready", "load", "count"])]
+    #[arg(long, value_name = "PID", groups = ["subject", "live"], value_parser = process_id::parse,
+          conflicts_with_all = OF_STARTS)]
     pub pid: Option<u32>,
 
+    /// Compare the process and its descendants, as those of a server that forks: all are lifted and restored together
+    #[arg(long, requires = "pid", conflicts_with_all = OTHERS)]
+    pub children: bool,
+
+    /// Compare the processes of a systemd unit together, as with --pid
+    #[arg(long, value_name = "NAME", groups = ["subject", "live"], conflicts_with_all = OF_STARTS)]
+    pub unit: Option<String>,
+
+    /// Compare the processes of a control group and of those below it together, as with --pid. Its path is as in
+    /// /proc/PID/cgroup, or below /sys/fs/cgroup
+    #[arg(long, value_name = "PATH", groups = ["subject", "live"], conflicts_with_all = OF_STARTS)]
+    pub cgroup: Option<PathBuf>,
+
     /// What --metric prints with --pid
-    #[arg(long, value_enum, requires_all = ["pid", "metric"], conflicts_with_all = OTHERS)]
+    #[arg(long, value_enum, requires_all = ["live", "metric"], conflicts_with_all = OTHERS)]
     metric_kind: Option<KindChoice>,
 
     /// The verdict is on the CPU time of the process per unit of the counter that this shell command prints
-    #[arg(long, value_name = "CMD", requires = "pid", conflicts_with_all = ["metric", "server", "command"])]
+    #[arg(long, value_name = "CMD", requires = "live", conflicts_with_all = ["metric", "server", "command"])]
     cpu_per: Option<String>,
 
     /// Compare page sizes alone: both sides have the store's copy, mapped by huge pages or by small ones. A switch takes
     /// a few milliseconds, so that periods can be short and the interval is narrow. Where the CPU joins small pages that lie side
     /// by side (AMD Zen, AArch64), the gain against the file's own pages may be larger than what this shows
-    #[arg(long, requires = "pid", conflicts_with_all = OTHERS)]
+    #[arg(long, requires = "live", conflicts_with_all = OTHERS)]
     same_copy: bool,
 
     /// Find out which parts gain, with --same-copy: in each pair of periods a random half of them is on huge pages, then the
     /// other half. The intervals hold for all parts together
-    #[arg(long, value_enum, requires = "pid", conflicts_with_all = ["html", "csv", "server", "command"])]
+    #[arg(long, value_enum, requires = "live", conflicts_with_all = ["html", "csv", "server", "command", "children", "unit", "cgroup"])]
     by: Option<ByChoice>,
 
     /// The length of a period [default: 500ms, with --same-copy 50ms]
-    #[arg(long, value_name = "TIME", requires = "pid", conflicts_with_all = OTHERS, value_parser = quantity::positive_duration)]
+    #[arg(long, value_name = "TIME", requires = "live", conflicts_with_all = OTHERS, value_parser = quantity::positive_duration)]
     period: Option<Duration>,
 
     /// What is left out after each switch [default: 200ms, with --same-copy 20ms]
-    #[arg(long, value_name = "TIME", requires = "pid", conflicts_with_all = OTHERS, value_parser = quantity::duration)]
+    #[arg(long, value_name = "TIME", requires = "live", conflicts_with_all = OTHERS, value_parser = quantity::duration)]
     settle: Option<Duration>,
 
     /// Draws the same orders as an earlier experiment [default: a random number]
-    #[arg(long, value_name = "N", requires = "pid", conflicts_with_all = OTHERS)]
+    #[arg(long, value_name = "N", requires = "live", conflicts_with_all = OTHERS)]
     seed: Option<u64>,
 
     /// How the process is left at the end, where nothing has failed [default: as it was found]
-    #[arg(long, value_enum, requires = "pid", conflicts_with_all = OTHERS)]
+    #[arg(long, value_enum, requires = "live", conflicts_with_all = OTHERS)]
     leave: Option<LeaveChoice>,
 
     /// Where huge pages come from. 'restore' cannot undo pagecache, which auto leaves out here
-    #[arg(long, value_enum, requires = "pid", conflicts_with_all = OTHERS, default_value_t = BackingChoice::Auto)]
+    #[arg(long, value_enum, requires = "live", conflicts_with_all = OTHERS, default_value_t = BackingChoice::Auto)]
     backing: BackingChoice,
 
     /// Parts to lift: text and rodata, which 'restore' can undo
-    #[arg(long, value_enum, value_delimiter = ',', requires = "pid", conflicts_with_all = OTHERS,
+    #[arg(long, value_enum, value_delimiter = ',', requires = "live", conflicts_with_all = OTHERS,
           default_values_t = [PartChoice::Text, PartChoice::Rodata])]
     parts: Vec<PartChoice>,
 
     /// Lift only objects whose path or file name matches (repeatable)
-    #[arg(long, value_name = "GLOB", requires = "pid", conflicts_with_all = OTHERS)]
+    #[arg(long, value_name = "GLOB", requires = "live", conflicts_with_all = OTHERS)]
     object: Vec<String>,
 
     /// Do not lift objects whose path or file name matches (repeatable)
-    #[arg(long, value_name = "GLOB", requires = "pid", conflicts_with_all = OTHERS)]
+    #[arg(long, value_name = "GLOB", requires = "live", conflicts_with_all = OTHERS)]
     exclude: Vec<String>,
 
     /// What is done with a process under a seccomp filter, which may kill it for the system calls
-    #[arg(long, value_enum, requires = "pid", conflicts_with_all = OTHERS, default_value_t = SeccompChoice::Auto)]
+    #[arg(long, value_enum, requires = "live", conflicts_with_all = OTHERS, default_value_t = SeccompChoice::Auto)]
     seccomp: SeccompChoice,
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The process that is compared with itself: lifted, restored, and left as it was found.
+//! A process that is compared with itself: lifted, restored, and left as it was found.
 
 use super::options::Options;
 use crate::compare::cut::Ended;
@@ -11,21 +11,17 @@ use hugelift_core::snapshot::{Part, Snapshot};
 use hugelift_lift::attach::{
     AttachOptions, Change, Chosen, Name, Pages, attach, could_lift_again, map_by, restore,
 };
-use hugelift_linux::proc::clock::ticks_per_second;
 use hugelift_linux::proc::procfs::Process;
 use hugelift_linux::proc::snapshot;
 use hugelift_measure::interrupt;
 use hugelift_measure::live::{State, Switching};
 use hugelift_measure::timed::Seen;
-use hugelift_measure::tree::ProcessTree;
 use std::time::{Duration, Instant};
 
 /// How often a restoring at the end is tried: a thread that cannot be borrowed now may be later.
 const TRIES: u32 = 3;
 /// The smallest base page of the supported machines.
 const SMALLEST_PAGE: usize = 4096;
-/// The CPU time, in clock ticks, that does not count when a process is compared with its children.
-const SLACK: u64 = 5;
 /// How long a process may take to end whose server no longer answers.
 const DYING: Duration = Duration::from_secs(1);
 
@@ -54,8 +50,8 @@ pub struct Subject {
     /// Why the first lift left something alone, a line each.
     pub not_lifted: Vec<String>,
     identity: (u32, u64),
-    /// It and its children before the experiment.
-    tree: ProcessTree,
+    /// Whether it had copies when it was found.
+    had_copies: bool,
     /// The state in which it is; `None` if a lift or a restoring was not made in whole.
     state: Option<State>,
     attach: AttachOptions,
@@ -83,7 +79,7 @@ impl Subject {
             left_out: 0,
             not_lifted: Vec::new(),
             identity: stat.identity(),
-            tree: ProcessTree::now(pid)?,
+            had_copies: found == State::Lifted,
             state: Some(found),
             attach: options.attach.clone(),
             same_copy: options.same_copy,
@@ -95,31 +91,6 @@ impl Subject {
     pub fn has_ended(&self) -> bool {
         let stat = Process::new(self.pid).stat();
         stat.map_or(true, |stat| stat.has_ended() || stat.identity() != self.identity)
-    }
-
-    /// Checks that it does the work itself: its children are neither lifted nor measured.
-    ///
-    /// # Errors
-    /// Its children have used more CPU time than it since the experiment began. The line names the busiest of them.
-    pub fn works_itself(&self) -> Result<()> {
-        let now = ProcessTree::now(self.pid)?;
-        let (own, of_children) = (
-            now.own.saturating_sub(self.tree.own),
-            now.of_children().saturating_sub(self.tree.of_children()),
-        );
-        if of_children <= own + SLACK {
-            return Ok(());
-        }
-        let seconds = |ticks: u64| ticks as f64 / ticks_per_second() as f64;
-        let help = match now.busiest_since(&self.tree) {
-            Some(child) => format!("'hugelift compare --pid {child}' measures the busiest of them"),
-            None => "each ends soon; 'hugelift compare --server CMD' counts them too".into(),
-        };
-        bail!(
-            "its children used {:.2} s of CPU time and it {:.2} s, and compare --pid measures one process: {help}",
-            seconds(of_children),
-            seconds(own)
-        );
     }
 
     /// Returns `error`, or [`Ended`] if it comes from the end of the process.
@@ -141,10 +112,10 @@ impl Subject {
     /// It cannot be lifted, or nothing of it is huge afterwards.
     pub fn first_lift(&mut self) -> Result<()> {
         // The copies that it has are never given up. A hugelift that was killed may have left them on small pages.
-        if self.same_copy && self.found == State::Lifted {
+        if self.same_copy && self.had_copies {
             return self.resize(Pages::Huge);
         }
-        if self.found == State::Lifted {
+        if self.found == State::Lifted && self.had_copies {
             let (again, pid) = (could_lift_again(self.chosen(), &self.attach), self.pid);
             again.map_err(|why| {
                 anyhow!(
@@ -190,7 +161,9 @@ impl Subject {
         ensure!(!self.has_ended(), Ended);
         match to {
             State::Small => return self.resize(Pages::Small),
-            State::Lifted if self.state == Some(State::Small) => return self.resize(Pages::Huge),
+            State::Lifted if self.same_copy && self.state != Some(State::Bare) => {
+                return self.resize(Pages::Huge);
+            }
             State::Lifted => {
                 let change = self.lift()?;
                 self.switching.lift_ms.push(change.took_ms);
