@@ -178,7 +178,7 @@ fn issue_31_6_a_server_that_forks_is_lifted_with_its_children() {
 #[test]
 fn issue_31_6_workers_that_come_and_end_meanwhile_are_switched_too() {
     need_root!();
-    let server = Server::new(&["3", "churn"]);
+    let server = Server::new(&["2", "churn"]);
     let result = json(&["--pid", &server.pid(), "--children", "--pairs", "12"]);
     assert!(count(&result, "joined") > 3 && count(&result, "ended") > 3, "{}", result["live"]);
     assert_eq!(result["live"]["left_as_found"], true);
@@ -212,7 +212,7 @@ fn issue_31_6_each_process_is_left_as_it_was_found() {
 #[test]
 fn issue_31_6_an_interrupt_leaves_all_processes_as_they_were() {
     need_root!();
-    for words in [&["3"][..], &["3", "churn"]] {
+    for words in [&["2"][..], &["2", "churn"]] {
         let server = Server::new(words);
         for (after, signal) in [(60, Signal::SIGINT), (400, Signal::SIGTERM), (2800, Signal::SIGINT)] {
             let pid = server.pid();

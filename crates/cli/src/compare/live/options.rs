@@ -58,7 +58,7 @@ pub struct LiveArgs {
     pub pid: Option<u32>,
 
     /// Compare the process and its descendants, as those of a server that forks: all are lifted and restored together
-    #[arg(long, requires = "pid", conflicts_with_all = OTHERS)]
+    #[arg(long, requires = "pid", conflicts_with_all = ["server", "command", "unit", "cgroup"])]
     pub children: bool,
 
     /// Compare the processes of a systemd unit together, as with --pid
