@@ -110,6 +110,20 @@ impl Mapping {
             && bytes(self) == bytes(now)
     }
 
+    /// Returns the part of it that lies in a range.
+    pub fn within(&self, range: Range) -> Option<Mapping> {
+        let range = self.range.intersect(range)?;
+        // Anonymous memory has no offset.
+        let offset =
+            if self.is_file() { self.offset + (range.start.0 - self.range.start.0) } else { self.offset };
+        Some(Mapping { range, offset, ..self.clone() })
+    }
+
+    /// Returns whether `now` is the same mapping ([`Mapping::is_same_as`]), or one of which it is a part.
+    pub fn is_part_of(&self, now: &Mapping) -> bool {
+        now.range.covers(self.range) && now.within(self.range).is_some_and(|part| self.is_same_as(&part))
+    }
+
     /// Returns whether `next` continues it: at the next address, with the same protection, the next bytes of the
     /// same file. The kernel does not join two such mappings if one has pages of its own.
     pub fn is_continued_by(&self, next: &Mapping) -> bool {

@@ -14,7 +14,7 @@ use std::rc::Rc;
 const POPULATE_READ: u64 = 22;
 
 impl Live {
-    /// Maps the pages of this private mapping of a file by pages of the other size: drops them from the page tables
+    /// Maps the pages of this private mapping of a file, which may be a part of one, by pages of the other size: drops them from the page tables
     /// (`MADV_DONTNEED`, which for such a mapping brings the file's bytes back), and maps them again. That is done only if
     /// the mapping cannot be written to and none of its pages was: their bytes would be lost. It is checked when the lent
     /// thread has entered the kernel for the call. The mapping keeps the advice for such pages (`MADV_HUGEPAGE` or
@@ -35,7 +35,7 @@ impl Live {
         let mut why = None;
         let made = self.borrow(|lent| {
             // A mapping that stays as it is keeps its advice, too.
-            why = match (mappings.has(expected), pagemap::is_written(pid, range)) {
+            why = match (mappings.has_part(expected), pagemap::is_written(pid, range)) {
                 (false, _) => Some(OTHER),
                 (true, Ok(false)) => None,
                 (true, _) => Some(WRITTEN),
@@ -49,7 +49,7 @@ impl Live {
             let dropped = match advised {
                 0 => lent.call_unless(number, args, &mut || {
                     // In this order: who writes after the first check has made the memory writable before the second.
-                    why = match (pagemap::is_written(pid, range), mappings.has(expected)) {
+                    why = match (pagemap::is_written(pid, range), mappings.has_part(expected)) {
                         (_, false) => Some(OTHER),
                         (Ok(false), true) => None,
                         _ => Some(WRITTEN),

@@ -35,17 +35,12 @@ pub fn map_by(chosen: Chosen, seccomp: Seccomp, copies: &[(Range, Pages)]) -> Re
     let chosen = chosen.reached()?;
     read_status(chosen.pid)?;
     let mappings = Process::new(chosen.pid).maps().map_err(|e| e.to_string())?;
-    let pages_of = |mapping: &Mapping| {
-        let copy = copies.iter().find(|(copy, _)| mapping.range.covers(*copy));
-        copy.filter(|_| mapping.is_file() && !mapping.prot.write).map(|(_, pages)| *pages)
-    };
-    let wanted: Vec<(&Mapping, Pages)> =
-        mappings.iter().filter_map(|mapping| Some((mapping, pages_of(mapping)?))).collect();
+    let wanted: Vec<(Mapping, Pages)> = mappings.iter().flat_map(|mapping| pieces(mapping, copies)).collect();
     in_tracer(|| {
         let mut live = open(chosen, &mappings, seccomp)?;
         let (mut mapped, mut complaints) = (Vec::new(), Vec::new());
         for (mapping, pages) in wanted {
-            match live.map_by(mapping, pages) {
+            match live.map_by(&mapping, pages) {
                 Ok(()) => mapped.push(mapping.range),
                 Err(Fault::Lost(why)) => return Err(why),
                 Err(fault) => {
@@ -56,4 +51,52 @@ pub fn map_by(chosen: Chosen, seccomp: Seccomp, copies: &[(Range, Pages)]) -> Re
         }
         Ok(Resized { mapped, complaints, stops: live.stops(), took: began.elapsed() })
     })
+}
+
+/// Returns what of a mapping is to be mapped by which pages: all of it, if one copy lies in it alone; else each part that is a
+/// copy, or a part of one.
+fn pieces(mapping: &Mapping, copies: &[(Range, Pages)]) -> Vec<(Mapping, Pages)> {
+    if !mapping.is_file() || mapping.prot.write {
+        return Vec::new();
+    }
+    let mut own = copies.iter().filter(|(copy, _)| mapping.range.intersect(*copy).is_some());
+    match (own.next(), own.next()) {
+        // It may reach beyond what is known.
+        (Some((copy, pages)), None) if mapping.range.covers(*copy) => vec![(mapping.clone(), *pages)],
+        (first, second) => {
+            let all = first.into_iter().chain(second).chain(own);
+            all.filter_map(|(copy, pages)| Some((mapping.within(*copy)?, *pages))).collect()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hugelift_core::addr::Addr;
+    use hugelift_core::maps;
+
+    const MB2: u64 = 2 << 20;
+
+    fn range(start: u64, end: u64) -> Range {
+        Range::new(Addr(start * MB2), Addr(end * MB2)).expect("a range")
+    }
+
+    #[test]
+    fn issue_31_7_a_mapping_is_divided_where_its_copies_are() {
+        let line = format!("{:x}-{:x} r-xp 00400000 08:01 9 /store/entry\n", 16 * MB2, 24 * MB2);
+        let mapping = maps::parse_maps(line.as_bytes()).expect("a mapping").remove(0);
+        let of = |copies: &[(Range, Pages)]| -> Vec<(Range, u64, Pages)> {
+            let all = pieces(&mapping, copies);
+            all.into_iter().map(|(piece, pages)| (piece.range, piece.offset / MB2, pages)).collect()
+        };
+        assert_eq!(of(&[(range(16, 20), Pages::Small)]), [(range(16, 24), 2, Pages::Small)]);
+        assert_eq!(
+            of(&[(range(16, 19), Pages::Small), (range(19, 24), Pages::Huge)]),
+            [(range(16, 19), 2, Pages::Small), (range(19, 24), 5, Pages::Huge)]
+        );
+        // Since another part of the copy has other pages, the mapping is a part of it.
+        assert_eq!(of(&[(range(10, 30), Pages::Huge)]), [(range(16, 24), 2, Pages::Huge)]);
+        assert_eq!(of(&[(range(2, 16), Pages::Huge), (range(24, 30), Pages::Huge)]), []);
+    }
 }

@@ -75,16 +75,27 @@ impl Mappings {
     /// Returns whether the process still has exactly this mapping ([`Mapping::is_same_as`]). Before Linux 6.11 the whole
     /// list is read, which takes longer, and memory.
     pub fn has(&self, expected: &Mapping) -> bool {
-        match self.answers(expected) {
-            Some(answer) => answer,
-            None => {
+        self.is_there(expected, Mapping::is_same_as)
+    }
+
+    /// Returns whether the process still has this mapping, alone or as a part of another one ([`Mapping::is_part_of`]). As for
+    /// [`Mappings::has`], the whole list may be read.
+    pub fn has_part(&self, expected: &Mapping) -> bool {
+        self.is_there(expected, Mapping::is_part_of)
+    }
+
+    fn is_there(&self, expected: &Mapping, is_it: fn(&Mapping, &Mapping) -> bool) -> bool {
+        match mapping_at(&self.maps, expected.range.start) {
+            Ok(now) => is_it(expected, &now),
+            Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => {
                 let all = self.process.maps().unwrap_or_default();
-                all.iter().any(|now| expected.is_same_as(now))
+                all.iter().any(|now| is_it(expected, now))
             }
+            Err(_) => false,
         }
     }
 
-    /// The same, without any memory; `None` before Linux 6.11.
+    /// As [`Mappings::has`], without any memory; `None` before Linux 6.11.
     pub fn answers(&self, expected: &Mapping) -> Option<bool> {
         match mapping_at(&self.maps, expected.range.start) {
             Ok(now) => Some(expected.is_same_as(&now)),

@@ -27,6 +27,18 @@ pub enum By {
     Part,
     /// Each object.
     Object,
+    /// The code in use, the rest of the code, and the read-only data of each object.
+    Heat,
+}
+
+/// Whether code is in use.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Warmth {
+    /// The fewest huge pages that had nearly all samples.
+    Hot,
+    /// The others.
+    Cold,
 }
 
 /// A part that is on huge pages and on small ones in turn.
@@ -36,6 +48,8 @@ pub struct Unit {
     pub object: Option<Untrusted>,
     /// What of it; none if it is all.
     pub part: Option<Part>,
+    /// Whether it is code in use; none unless it is code, divided by heat.
+    pub warmth: Option<Warmth>,
     /// Its size.
     pub bytes: u64,
 }

@@ -9,7 +9,7 @@ use hugelift_core::addr::human_bytes;
 use hugelift_core::printable::printable_lines;
 use hugelift_core::table::{LEFT, RIGHT, Table};
 use hugelift_measure::comparison::Finding;
-use hugelift_measure::comparison::by_part::{By, PartsComparison, Unit, UnitResult};
+use hugelift_measure::comparison::by_part::{By, PartsComparison, Unit, UnitResult, Warmth};
 
 /// Returns the comparison as text; each line ends with a newline. With `colour` gains are green and losses red.
 pub fn text(comparison: &PartsComparison, colour: bool) -> String {
@@ -18,6 +18,7 @@ pub fn text(comparison: &PartsComparison, colour: bool) -> String {
     let by = match comparison.by {
         By::Part => "part",
         By::Object => "object",
+        By::Heat => "code by heat",
     };
     table.row([by, "size", "huge / small", comparison.setting.figure.words()]);
     for result in &comparison.parts {
@@ -46,7 +47,14 @@ pub fn text(comparison: &PartsComparison, colour: bool) -> String {
 /// Returns a part as people call it.
 fn name(unit: &Unit) -> String {
     match (&unit.object, unit.part) {
-        (Some(object), Some(part)) => format!("{part} of {object}"),
+        (Some(object), Some(part)) => {
+            let warmth = match unit.warmth {
+                Some(Warmth::Hot) => "hot ",
+                Some(Warmth::Cold) => "cold ",
+                None => "",
+            };
+            format!("{warmth}{part} of {object}")
+        }
         (Some(object), None) => object.to_string(),
         (None, _) => "the smaller ones together".into(),
     }

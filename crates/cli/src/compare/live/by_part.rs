@@ -7,26 +7,25 @@ use super::conduct::{Done, conduct, period_as_it_is, too_little};
 use super::measure_of_work::MeasureOfWork;
 use super::members::Members;
 use super::options::Options;
-use super::subject::Copy;
-use crate::compare::cut::{Cut, Measured};
+use super::parts::{Divided, divide};
+use crate::compare::cut::{Cut, Ended, Measured};
 use crate::compare::progress::Progress;
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use hugelift_core::addr::{Range, human_bytes};
+use hugelift_core::heat::hot::HotCode;
 use hugelift_lift::attach::Pages;
 use hugelift_linux::proc::procfs::Process;
 use hugelift_measure::comparison::by_part::{By, PartsComparison, Unit};
-use hugelift_measure::interrupt;
+use hugelift_measure::heat;
+use hugelift_measure::interrupt::{self, Interrupted};
 use hugelift_measure::live::by_part::{Pair, draw, effects};
-use hugelift_measure::stats::{Estimate, MOST_TOGETHER};
+use hugelift_measure::perf::workload::Signals;
+use hugelift_measure::stats::Estimate;
 use hugelift_measure::stopping::Reached;
-use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-/// A part, and where it lies.
-struct Divided {
-    unit: Unit,
-    ranges: Vec<Range>,
-}
+/// How long the process is sampled with `--by heat`.
+const SAMPLED: Duration = Duration::from_secs(5);
 
 /// What the pairs have given.
 struct Figures {
@@ -41,7 +40,8 @@ struct Figures {
 /// One line: what has ended the experiment before the first pair was complete, and how the process is left.
 pub fn measure(members: Members, options: &Options, by: By) -> Result<Measured<PartsComparison>> {
     let work = |batch: &mut Batch, measure: &MeasureOfWork| {
-        let (units, left_out) = those_that_switch(batch, divide(batch.copies()?, by))?;
+        let hot = if by == By::Heat { hot_code(batch.first.0)? } else { HotCode::default() };
+        let (units, left_out) = those_that_switch(batch, divide(batch.copies()?, by, &hot))?;
         pairs(batch, options, measure, units, left_out)
     };
     conduct(members, options, work, |setting, reached, figures| {
@@ -50,26 +50,25 @@ pub fn measure(members: Members, options: &Options, by: By) -> Result<Measured<P
     })
 }
 
-/// Divides the copies into at most as many parts as an experiment can tell apart, the largest first. The smallest of more
-/// parts become one.
-fn divide(copies: Vec<Copy>, by: By) -> Vec<Divided> {
-    let mut parts: BTreeMap<_, Vec<Range>> = BTreeMap::new();
-    for Copy { object, part, range } in copies {
-        let part = (by == By::Part).then_some(part);
-        parts.entry((Some(object), part)).or_default().push(range);
-    }
-    let bytes = |ranges: &[Range]| ranges.iter().map(|range| range.len()).sum();
-    let divided = |((object, part), ranges): (_, Vec<Range>)| Divided {
-        unit: Unit { object, part, bytes: bytes(&ranges) },
-        ranges,
-    };
-    let mut all: Vec<Divided> = parts.into_iter().map(divided).collect();
-    all.sort_by_key(|part| std::cmp::Reverse(part.unit.bytes));
-    if all.len() > MOST_TOGETHER {
-        let small: Vec<Range> = all.drain(MOST_TOGETHER - 1..).flat_map(|part| part.ranges).collect();
-        all.push(divided(((None, None), small)));
-    }
-    all
+/// Samples a process, and returns the code that it uses.
+///
+/// # Errors
+/// It cannot be sampled, has ended, or has used no code of its files.
+fn hot_code(pid: u32) -> Result<HotCode> {
+    let signals = Signals::block().context("signalfd")?;
+    let heat = heat::sample(pid, SAMPLED, &signals);
+    signals.restore();
+    let heat = heat?;
+    ensure!(!heat.ended, Ended);
+    // A signal has ended it.
+    ensure!(u128::from(heat.milliseconds) >= SAMPLED.as_millis(), Interrupted);
+    let hot = heat.hot(u64::MAX);
+    ensure!(
+        hot.bytes() > 0,
+        "{}, and none of them in code of its files: --by part needs no samples",
+        heat.says()
+    );
+    Ok(hot)
 }
 
 /// Maps all parts by small pages and by huge ones, and returns those that smaps shows so, and the others.
@@ -162,44 +161,4 @@ fn pair(
     };
     let (first, second) = (period(true)?, period(false)?);
     Ok(Pair { first_is_huge, first, second })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use hugelift_core::addr::Addr;
-    use hugelift_core::snapshot::Part;
-
-    fn copies(objects: u64) -> Vec<Copy> {
-        let copy = |object: u64, part: Part, at: u64| Copy {
-            object: format!("/lib/{object}").as_bytes().into(),
-            part,
-            range: Range::sized(Addr(at << 30), (object + 1) << 21).expect("a range"),
-        };
-        let both =
-            |object| [copy(object, Part::Text, 2 * object + 1), copy(object, Part::Rodata, 2 * object + 2)];
-        (0..objects).flat_map(both).collect()
-    }
-
-    #[test]
-    fn issue_31_7_a_process_is_divided_by_object_or_by_part() {
-        let names = |by: By, objects: u64| -> Vec<(Option<String>, Option<Part>, u64)> {
-            let units = divide(copies(objects), by).into_iter().map(|part| part.unit);
-            units.map(|unit| (unit.object.map(|o| o.to_string()), unit.part, unit.bytes >> 20)).collect()
-        };
-        let object = |name: &str| Some(format!("/lib/{name}"));
-        assert_eq!(names(By::Object, 2), [(object("1"), None, 8), (object("0"), None, 4)]);
-        let parts = names(By::Part, 2);
-        assert_eq!(parts.len(), 4);
-        assert_eq!(parts[0], (object("1"), Some(Part::Text), 4));
-    }
-
-    #[test]
-    fn issue_31_7_of_more_parts_than_can_be_told_apart_the_smallest_are_one() {
-        let parts = divide(copies(20), By::Object);
-        assert_eq!(parts.len(), MOST_TOGETHER);
-        let last = parts.last().expect("a part");
-        assert_eq!((&last.unit.object, last.ranges.len()), (&None, 10));
-        assert_eq!(last.unit.bytes, (1..=5).map(|n| n * (2 << 21)).sum::<u64>());
-    }
 }

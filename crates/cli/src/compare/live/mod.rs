@@ -9,6 +9,7 @@ mod measure_of_work;
 mod member;
 mod members;
 mod options;
+mod parts;
 mod subject;
 mod uncounted;
 

@@ -134,6 +134,8 @@ enum ByChoice {
     Part,
     /// Each object
     Object,
+    /// Code in use, the rest of the code, and rodata of each object: the process is sampled for 5 s before
+    Heat,
 }
 
 impl From<ByChoice> for By {
@@ -141,6 +143,7 @@ impl From<ByChoice> for By {
         match choice {
             ByChoice::Part => By::Part,
             ByChoice::Object => By::Object,
+            ByChoice::Heat => By::Heat,
         }
     }
 }
