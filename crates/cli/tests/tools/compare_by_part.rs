@@ -3,7 +3,8 @@
 
 use crate::common::huge::{files, pieces};
 use crate::common::run::PATIENCE;
-use crate::common::{Cmd, End, HUGELIFT, Held, Outcome, fat, fits};
+use crate::common::{Cmd, End, HUGELIFT, Held, Outcome, fat, fits, plain};
+use crate::heat::Pages;
 use crate::need_root;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -91,6 +92,36 @@ fn issue_31_7_each_part_is_on_huge_pages_in_one_period_of_each_pair() {
     }
     let told = world.held.finish();
     assert_eq!((told.end, &*told.stdout), (End::Code(0), "ready\nwrong 0\n"));
+}
+
+/// The functions in use lie on one huge page, between 4 and 6 MB of code that is never called.
+#[test]
+fn issue_31_7_the_code_in_use_is_a_part_of_its_own() {
+    need_root!();
+    let program = plain("pages").flags(&["-fno-toplevel-reorder", "-DWIDE", "-no-pie"]).build();
+    let pages = Pages::of(&program, &["64"]);
+    let pid: u32 = pages.pid().parse().expect("a number");
+    // SAFETY: setpriority(2) takes numbers only.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, pid, -15) };
+    let store = tempfile::tempdir_in("/dev/shm").expect("/dev/shm");
+    let before = files(pid);
+    let words = ["compare", "--json", "--by", "heat", "--pairs", "12", "--seed", "1", "--pid"];
+    let cmd = Cmd::new([HUGELIFT]).args(words).arg(pages.pid());
+    let outcome = cmd.env("HUGELIFT_STORE", store.path().join("store")).patience(2 * PATIENCE).bare();
+    assert_eq!((outcome.end, &*outcome.stderr), (End::Code(0), ""), "{}", outcome.stdout);
+    let result: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
+    fits("compare-by", &result);
+    let text: Vec<(&Value, u64)> = result["parts"]
+        .as_array()
+        .expect("parts")
+        .iter()
+        .filter(|part| part["object"] == program.to_str().expect("UTF-8") && part["part"] == "text")
+        .map(|part| (&part["warmth"], part["bytes"].as_u64().expect("a number") >> 20))
+        .collect();
+    assert!(text.contains(&(&"hot".into(), 2)), "{text:?}");
+    assert!(text.iter().any(|part| part.0 == "cold" && part.1 >= 10), "{text:?}");
+    assert_eq!(result["live"]["left_out_bytes"], 0);
+    assert_eq!((&result["live"]["left"], files(pid)), (&"bare".into(), before));
 }
 
 #[test]

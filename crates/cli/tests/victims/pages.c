@@ -6,7 +6,7 @@
  * calls the first HOT of them. It prints "ready" with the addresses of the first of these and of what is behind the
  * last. With SECONDS it ends by SIGALRM; with `jit` it calls a copy of the first function in memory of its own; with
  * THREADS it has so many threads that sleep. With HOT 0 it sleeps. With -DWIDE its functions begin on a huge page, and
- * code that it never calls lies before and behind them. */
+ * code that it never calls lies before and behind them. After every 64 calls it makes a system call, as a server does. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdio.h>
@@ -73,6 +73,9 @@ int main(int argc, char **argv)
 	fflush(stdout);
 	if (!hot)
 		asleep(NULL);
-	for (unsigned x = 0;; x++)
+	for (unsigned x = 0;; x++) {
 		((unsigned (*)(unsigned))(start + (long)(x % (unsigned)hot) * PAGE))(x);
+		if (x % 64 == 0)
+			getppid();
+	}
 }
