@@ -44,6 +44,12 @@ pub fn pieces(pid: u32, objects: &[PathBuf]) -> Vec<Piece> {
     objects.iter().flat_map(|object| pieces_of(&usage, object)).collect()
 }
 
+/// Returns the huge bytes of the read-only segments of an object in a process; `None` if the process has ended.
+pub fn huge_of(pid: u32, object: &Path) -> Option<u64> {
+    let usage = Process::new(pid).smaps().ok()?;
+    Some(pieces_of(&usage, object).iter().map(|piece| piece.huge).sum())
+}
+
 fn pieces_of(usage: &[Usage], object: &Path) -> Vec<Piece> {
     let headers = headers(object);
     let Some(bias) = bias(usage, object, &headers) else { return vec![] };

@@ -2,14 +2,14 @@
 //! Tests of `hugelift compare` with all processes of a server that forks, of a control group or of a unit.
 
 use crate::common::guard::CGroup;
-use crate::common::huge::{files, pieces};
+use crate::common::huge::{files, huge_of};
 use crate::common::run::{NO_STORE, PATIENCE, wait};
 use crate::common::{Cmd, End, HUGELIFT, Held, Outcome, fat, fits};
 use crate::{need_root, skip};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
@@ -51,7 +51,7 @@ impl Server {
 
     /// Returns the huge bytes of code and constants in a process; 0 if it has ended.
     fn huge(&self, pid: u32) -> u64 {
-        huge(pid, &self.program)
+        huge_of(pid, &self.program).unwrap_or_default()
     }
 
     /// Ends it. Each worker has checked its code and constants.
@@ -60,12 +60,6 @@ impl Server {
         let right = "wrong 0\nready\nwrong 0\nwrong workers 0\n";
         assert_eq!((told.end, &*told.stdout), (End::Code(0), right), "{told:?}");
     }
-}
-
-fn huge(pid: u32, program: &Path) -> u64 {
-    let there = Path::new(&format!("/proc/{pid}/maps")).exists();
-    let all = if there { pieces(pid, &[program.to_path_buf()]) } else { Vec::new() };
-    all.iter().map(|piece| piece.huge).sum()
 }
 
 fn until(what: &str, is_so: impl Fn() -> bool) {
@@ -178,7 +172,7 @@ fn issue_31_6_a_server_that_forks_is_lifted_with_its_children() {
 #[test]
 fn issue_31_6_workers_that_come_and_end_meanwhile_are_switched_too() {
     need_root!();
-    let server = Server::new(&["2", "churn"]);
+    let server = Server::new(&["2", "300"]);
     let result = json(&["--pid", &server.pid(), "--children", "--pairs", "12"]);
     assert!(count(&result, "joined") > 3 && count(&result, "ended") > 3, "{}", result["live"]);
     assert_eq!(result["live"]["left_as_found"], true);
@@ -212,7 +206,7 @@ fn issue_31_6_each_process_is_left_as_it_was_found() {
 #[test]
 fn issue_31_6_an_interrupt_leaves_all_processes_as_they_were() {
     need_root!();
-    for words in [&["2"][..], &["2", "churn"]] {
+    for words in [&["2"][..], &["3", "40"]] {
         let server = Server::new(words);
         for (after, signal) in [(60, Signal::SIGINT), (400, Signal::SIGTERM), (2800, Signal::SIGINT)] {
             let pid = server.pid();
@@ -296,7 +290,7 @@ fn issue_31_6_a_unit_is_compared() {
 fn issue_31_6_page_sizes_alone_are_compared_in_all_processes() {
     need_root!();
     let program = fat("forking").flags(&["-no-pie"]).build().canonicalize().expect("it is there");
-    let held = Held::start_busy(&Cmd::new([&program]).args(["2", "churn"]), None, &program);
+    let held = Held::start_busy(&Cmd::new([&program]).args(["2", "300"]), None, &program);
     let server = Server { program, held };
     until("the workers", || server.all().len() > 2);
     let store = tempfile::tempdir_in("/dev/shm").expect("/dev/shm");

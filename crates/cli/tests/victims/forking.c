@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A server that forks: workers compute in megabytes of code and make a system call after every few of its functions.
  *
- *   forking N        N workers, until stdin ends
- *   forking N churn  as before; every 0.3 s the oldest of them ends and a new one takes its place
+ *   forking N     N workers, until stdin ends
+ *   forking N MS  as before; every MS milliseconds the oldest of them ends and a new one takes its place
  *
  * Each worker checks all code and constants at its end. Prints "ready" when the workers run, and at the end
  * how many of them have found something wrong. */
@@ -12,7 +12,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -55,7 +54,7 @@ static int ended_wrong(pid_t pid)
 int main(int argc, char **argv)
 {
 	pid_t workers[MOST];
-	int count = argc > 1 ? atoi(argv[1]) : 1, churns = argc > 2 && !strcmp(argv[2], "churn"), wrong = 0;
+	int count = argc > 1 ? atoi(argv[1]) : 1, pause = argc > 2 ? atoi(argv[2]) : -1, wrong = 0;
 	if (count > MOST)
 		return 2;
 	for (int i = 0; i < count; i++)
@@ -63,7 +62,7 @@ int main(int argc, char **argv)
 	printf("wrong %zu\nready\n", fat_wrong(1));
 	fflush(stdout);
 	struct pollfd input = { .fd = 0, .events = POLLIN };
-	for (int oldest = 0; poll(&input, 1, churns ? 300 : -1) == 0; oldest = (oldest + 1) % count) {
+	for (int oldest = 0; poll(&input, 1, pause) == 0; oldest = (oldest + 1) % count) {
 		wrong += ended_wrong(workers[oldest]);
 		workers[oldest] = worker();
 	}
