@@ -255,7 +255,7 @@ fn issue_31_6_a_control_group_is_compared_with_the_groups_below_it() {
     let name = result["live"]["name"].as_str().expect("a name");
     assert!(name.contains("control group") && name.contains(path), "{name}");
     let why = result["live"]["not_lifted"].to_string();
-    assert!(why.contains("cat: "), "{why}");
+    assert!(why.contains("nothing of cat is lifted: "), "{why}");
     let (bare, lifted) = (of_periods(&result, 0), of_periods(&result, 1));
     let most = bare.iter().max().expect("a period");
     assert!(lifted.iter().all(|bytes| *bytes >= most + 3 * FAT), "{bare:?} {lifted:?}");

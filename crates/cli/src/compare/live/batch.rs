@@ -139,17 +139,12 @@ impl Batch<'_> {
             }
             self.processes.measured += 1;
             self.processes.joined += 1;
-            let mut lines = Vec::new();
-            match (&member.unlifted, member.switched()) {
-                (None, Some(subject)) => {
-                    self.processes.lifted += 1;
-                    self.processes.found_lifted += u64::from(subject.found == State::Lifted);
-                    lines.clone_from(&subject.not_lifted);
-                }
-                (Some(why), _) => lines.push(format!("{}: {why}", member.comm)),
-                (None, None) => {}
+            if let Some(subject) = member.switched() {
+                self.processes.lifted += 1;
+                self.processes.found_lifted += u64::from(subject.found == State::Lifted);
             }
-            for line in lines {
+            for line in member.left_alone() {
+                // Many processes may run the same program.
                 if !self.not_lifted.contains(&line) {
                     self.not_lifted.push(line);
                 }
@@ -215,6 +210,7 @@ impl Batch<'_> {
             }
         }
         self.collect();
+        failed.retain(|identity, _| is_there(*identity));
         let count = failed.len();
         if let Some((_, error)) = failed.pop_first() {
             let more = if count > 1 { format!(" (and {} more)", count - 1) } else { String::new() };

@@ -16,12 +16,12 @@ pub struct Member {
     pub identity: Identity,
     /// Its name and id, for messages.
     pub name: Name,
-    /// The name of its program.
-    pub comm: Untrusted,
     /// Why nothing of it is lifted, if so: its CPU time counts, and its pages stay.
     pub unlifted: Option<String>,
     /// Counts its work, once that is counted.
     pub counter: Option<WorkCounter>,
+    /// The name of its program.
+    comm: Untrusted,
     parent: u32,
     /// The file that it runs; `None` if that could not be read.
     program: Option<(u64, u64)>,
@@ -100,6 +100,15 @@ impl Member {
                 Ok(())
             }
             Ok(()) => Ok(()),
+        }
+    }
+
+    /// Says what of it the first lift has left alone, a line each.
+    pub fn left_alone(&self) -> Vec<String> {
+        match (&self.unlifted, &self.subject) {
+            (Some(why), _) => vec![format!("nothing of {} is lifted: {why}", self.comm)],
+            (None, Some(subject)) => subject.not_lifted.clone(),
+            (None, None) => Vec::new(),
         }
     }
 
