@@ -56,7 +56,7 @@ struct Sampled {
 }
 
 impl Many {
-    /// Makes a sampler whose rings are read once an interval. What is sampled loses at most one part in [`SHARE`] of its CPU
+    /// Makes a sampler whose rings are read once an interval. What is sampled loses at most one part in 500 of its CPU
     /// time as well.
     pub fn new(interval: Duration) -> Many {
         let mut budget = Budget::new(Instant::now());
