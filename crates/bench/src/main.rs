@@ -3,6 +3,7 @@
 //! each round, and has a 95 % interval. Which memory is huge is read from smaps on both sides while the
 //! program runs.
 
+mod advise;
 mod anon;
 mod backings;
 mod children;
@@ -45,17 +46,19 @@ usage: hugelift-bench COMMAND [--rounds N] [--megabytes N] [--only PROGRAM]
   hot       what attach --hot copies of programs that work, and the share of their samples on the copies
   late      how soon programs that run long are huge under hugelift run, beside run --eager
   sampling  what inspect --heat costs the program that it samples
+  advise    what advise says of 38 programs, beside what huge pages for their code bring
   stops     for how long attach and restore stop a thread, on a quiet machine and on a busy one
   primed    clang++ with its libraries in small pages of the page cache, and primed
   peers     entering and exiting of the epoch crate, against ConcurrencyKit and userspace RCU
-  all       all of these except the demo
+  all       all of these except the demo and advise
   program LINKING
             makes the program with 64 MB of code, linked dynamic, static or static-pie, and
             prints a command that runs it for a second or two (for hugelift compare)
 
   --rounds N      how often to run each side (default: enough for a narrow interval)
   --megabytes N   how much code to generate (default 64)
-  --only PROGRAM  of anon, hot, late and stops: measure the case alone that needs this program (as php, python3, javac)
+  --only PROGRAM  of anon, hot, late and stops: measure the case alone that needs this program (as php, python3, javac);
+                  of advise: the program of this name
 
 HUGELIFT_BIN names the hugelift to measure; without it, the one beside this program.";
 
@@ -112,6 +115,7 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<ExitCode> {
         "hot" => &[hot::run],
         "late" => &[late::run],
         "sampling" => &[sampling::run],
+        "advise" => &[advise::run],
         "stops" => &[stops::run],
         "primed" => &[primed::run],
         "peers" => &[peers::run],

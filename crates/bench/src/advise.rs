@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Puts what `hugelift advise` says of programs beside what huge pages for their code bring, and counts how often it was
+//! right.
+//!
+//! The gain is the ratio of CPU times in interleaved pairs: the program with its code on huge pages to the program as it is.
+//! The copy of the code is in the store before, and the median CPU time of starts that do one unit of work is subtracted on
+//! both sides. So what is compared is the work, not the start.
+
+mod copies;
+mod judgement;
+mod sources;
+mod workloads;
+
+use crate::options::Options;
+use crate::programs::hugelift;
+use crate::warm::TempStore;
+use anyhow::{Context as _, Result, bail, ensure};
+use copies::Copies;
+use hugelift_measure::child::Child;
+use hugelift_measure::interrupt;
+use hugelift_measure::program::Program;
+use hugelift_measure::rounds::{self, Side, pairs};
+use hugelift_measure::stats::{self, Estimate};
+use judgement::{Judgement, Tally, judgement};
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+use tempfile::TempDir;
+use workloads::{WORKLOADS, Workload};
+
+const ROUNDS: usize = 16;
+/// CPU time of a run that is measured, in seconds.
+const SECONDS: f64 = 1.0;
+/// CPU time of a trial that says how much work takes how long.
+const TRIAL: f64 = 0.3;
+/// Starts whose CPU time is subtracted, on each side.
+const STARTS: usize = 7;
+/// How long a program works before it is asked about.
+const READY: Duration = Duration::from_secs(1);
+/// How long it is asked about.
+const ASKED: &str = "10s";
+/// CPU time that the program has to do meanwhile: no program should end while it is asked about.
+const LONG: f64 = 14.0;
+/// Text alone, so that what is measured is what the verdict is about.
+const LIFT: [&str; 3] = ["--eager", "--parts", "text"];
+
+/// What was said of a program, and what was measured.
+struct Row {
+    advice: Value,
+    huge: u64,
+    ratio: Estimate,
+}
+
+/// Prints a line for each program, and how often the verdicts were right.
+///
+/// # Errors
+/// `--only` names no program, or one of them could not be measured.
+pub fn run(options: &Options) -> Result<()> {
+    let only = options.only.as_deref();
+    let chosen: Vec<&Workload> =
+        WORKLOADS.iter().filter(|workload| only.is_none_or(|only| only == workload.name)).collect();
+    ensure!(!chosen.is_empty(), "--only {}: not one of {}", only.unwrap_or_default(), names());
+    println!(
+        "\nverdicts of advise, and CPU time with code on huge pages, ratio to bare with its 95 % interval\n"
+    );
+    println!("| program | pages of code in use | TLB | verdict | MB huge | ratio | |");
+    println!("|---|---:|---:|---|---:|---|---|");
+    let (mut tally, mut failed) = (Tally::default(), Vec::new());
+    for workload in chosen {
+        interrupt::check()?;
+        let dir = TempDir::new_in(hugelift()?.parent().context("hugelift's folder")?)?;
+        let name = workload.name;
+        if let Err(why) = (workload.make)(dir.path(), 1).and_then(|program| Ok(program.run()?)) {
+            println!("SKIP: {name}: {why:#}");
+            continue;
+        }
+        match row(options, workload, dir.path()) {
+            Ok(row) => tally.add(print(name, &row)?),
+            Err(why) => {
+                interrupt::check()?;
+                println!("FAILED: {name}: {why:#}");
+                failed.push(name);
+            }
+        }
+    }
+    println!("\n{tally}");
+    if !failed.is_empty() {
+        bail!("not measured: {}", failed.join(", "));
+    }
+    Ok(())
+}
+
+fn names() -> String {
+    WORKLOADS.iter().map(|workload| workload.name).collect::<Vec<_>>().join("; ")
+}
+
+fn row(options: &Options, workload: &Workload, dir: &Path) -> Result<Row> {
+    let of = |units: u64| (workload.make)(dir, units);
+    let rate = rate(&of)?;
+    let units = |seconds: f64| ((seconds / rate) as u64).max(2);
+    let advice = advice(&of(units(LONG))?)?;
+    let store = TempStore::new()?;
+    let copies = if workload.is_small { Copies::of(&of(1)?, &dir.join("copies"))? } else { Copies::none() };
+    let lifted = |program: &Program| store.lifted(&copies.instead(program), &LIFT);
+    let (start, program) = (of(1)?, of(units(SECONDS))?);
+    let (lifted_start, lifted_program) = (lifted(&start)?, lifted(&program)?);
+    // Fills the store.
+    lifted_start.run()?;
+    let huge = huge(&store, &copies.instead(&start))?;
+    let [bare_start, huge_start] = [median_cpu(&start)?, median_cpu(&lifted_start)?];
+    let mut sides = [
+        Side::new("bare", || Ok(program.run()?.cost.cpu() - bare_start)),
+        Side::new("huge", || Ok(lifted_program.run()?.cost.cpu() - huge_start)),
+    ];
+    let results = rounds::run(&mut sides, options.rounds.unwrap_or(ROUNDS), |_, _, _| {})?;
+    let ratio = stats::ratio(&pairs(&results[0], &results[1], |seconds| *seconds))?;
+    Ok(Row { advice, huge, ratio })
+}
+
+/// Returns the CPU time of a unit of work in seconds.
+fn rate(of: &impl Fn(u64) -> Result<Program>) -> Result<f64> {
+    let cpu = |units: u64| Ok::<_, anyhow::Error>(of(units)?.run()?.cost.cpu());
+    let start = cpu(1)?;
+    let mut units = 4;
+    loop {
+        let more = cpu(units)? - start;
+        if more > TRIAL {
+            return Ok(more / (units - 1) as f64);
+        }
+        ensure!(units < 1 << 20, "{units} units of work take {more:.3} s");
+        units *= 2;
+    }
+}
+
+/// Returns what advise says of the program while it works.
+fn advice(program: &Program) -> Result<Value> {
+    let child = Child::start(&mut program.command()?)?;
+    std::thread::sleep(READY);
+    let mut ask = Command::new(hugelift()?);
+    ask.args(["advise", "--json", "--for", ASKED]).arg(child.pid().to_string());
+    let out = ask.output().context("hugelift advise")?;
+    ensure!(out.status.success(), "hugelift advise: {}", String::from_utf8_lossy(&out.stderr));
+    serde_json::from_slice(&out.stdout).context("what advise prints")
+}
+
+/// Returns the bytes of text on huge pages after a start from the store.
+fn huge(store: &TempStore, program: &Program) -> Result<u64> {
+    let report = tempfile::NamedTempFile::new().context("a temporary file")?;
+    let path = report.path().to_str().context("a path in UTF-8")?;
+    store.lifted(program, &[&LIFT[..], &["--report", path]].concat())?.run()?;
+    let seen: Value = serde_json::from_reader(report.as_file()).context("the report of a start")?;
+    Ok(seen["totals"]["text"]["huge_bytes"].as_u64().unwrap_or_default())
+}
+
+fn median_cpu(program: &Program) -> Result<f64> {
+    let all: Vec<f64> = (0..STARTS).map(|_| Ok(program.run()?.cost.cpu())).collect::<Result<_>>()?;
+    Ok(stats::median(&all)?)
+}
+
+fn print(name: &str, row: &Row) -> Result<Judgement> {
+    let Row { advice, huge, ratio } = row;
+    let verdict = advice["verdict"].as_str().context("no verdict")?;
+    let pages = &advice["heat"]["pages"];
+    let number = |name: &str| pages[name].as_u64().with_context(|| format!("no {name} in {pages}"));
+    let entries = advice["entries"].as_u64().map_or("unknown".into(), |entries| entries.to_string());
+    let judgement = judgement(verdict, ratio.interval);
+    println!(
+        "| {name} | {} [{}, {}] | {entries} | {verdict} | {} | {ratio:.3} | {judgement} |",
+        number("estimate")?,
+        number("low")?,
+        number("high")?,
+        huge >> 20
+    );
+    if verdict == "cannot-tell" {
+        eprintln!("{name}: {}", advice["says"].as_str().unwrap_or_default());
+    }
+    Ok(judgement)
+}
