@@ -2,13 +2,13 @@
 //! Puts what `hugelift advise` says of programs beside what huge pages for their code bring, and counts how often it was
 //! right.
 //!
-//! The gain is the ratio of CPU times in interleaved pairs: the program with its code on huge pages to the program as it is.
-//! The copy of the code is in the store before, and the median CPU time of starts that do one unit of work is subtracted on
+//! The gain is the ratio of CPU times of pairs: the program with its code on huge pages to the program as it is. The copy of the code is in the store before, and the median CPU time of starts that do one unit of work is subtracted on
 //! both sides. So what is compared is the work, not the start.
 
 mod copies;
 mod judgement;
 mod sources;
+mod together;
 mod workloads;
 
 use crate::options::Options;
@@ -19,7 +19,6 @@ use copies::Copies;
 use hugelift_measure::child::Child;
 use hugelift_measure::interrupt;
 use hugelift_measure::program::Program;
-use hugelift_measure::rounds::{self, Side, pairs};
 use hugelift_measure::stats::{self, Estimate};
 use judgement::{Judgement, Tally, judgement};
 use serde_json::Value;
@@ -29,13 +28,13 @@ use std::time::Duration;
 use tempfile::TempDir;
 use workloads::{WORKLOADS, Workload};
 
-const ROUNDS: usize = 16;
+const ROUNDS: usize = 12;
 /// CPU time of a run that is measured, in seconds.
-const SECONDS: f64 = 1.0;
+const SECONDS: f64 = 0.8;
 /// CPU time of a trial that says how much work takes how long.
-const TRIAL: f64 = 0.3;
+const TRIAL: f64 = 0.2;
 /// Starts whose CPU time is subtracted, on each side.
-const STARTS: usize = 7;
+const STARTS: usize = 5;
 /// How long a program works before it is asked about.
 const READY: Duration = Duration::from_secs(1);
 /// How long it is asked about.
@@ -96,25 +95,30 @@ fn names() -> String {
 }
 
 fn row(options: &Options, workload: &Workload, dir: &Path) -> Result<Row> {
+    // Each side has a folder of its own, as they run at the same time.
+    let other = dir.join("other");
+    std::fs::create_dir(&other)?;
     let of = |units: u64| (workload.make)(dir, units);
     let rate = rate(&of)?;
     let units = |seconds: f64| ((seconds / rate) as u64).max(2);
     let advice = advice(&of(units(LONG))?)?;
     let store = TempStore::new()?;
     let copies = if workload.is_small { Copies::of(&of(1)?, &dir.join("copies"))? } else { Copies::none() };
-    let lifted = |program: &Program| store.lifted(&copies.instead(program), &LIFT);
+    let copy_of = |units: u64| Ok::<_, anyhow::Error>(copies.instead(&(workload.make)(&other, units)?));
+    let lifted = |units: u64| store.lifted(&copy_of(units)?, &LIFT);
     let (start, program) = (of(1)?, of(units(SECONDS))?);
-    let (lifted_start, lifted_program) = (lifted(&start)?, lifted(&program)?);
+    let (lifted_start, lifted_program) = (lifted(1)?, lifted(units(SECONDS))?);
     // Fills the store.
     lifted_start.run()?;
-    let huge = huge(&store, &copies.instead(&start))?;
-    let [bare_start, huge_start] = [median_cpu(&start)?, median_cpu(&lifted_start)?];
-    let mut sides = [
-        Side::new("bare", || Ok(program.run()?.cost.cpu() - bare_start)),
-        Side::new("huge", || Ok(lifted_program.run()?.cost.cpu() - huge_start)),
-    ];
-    let results = rounds::run(&mut sides, options.rounds.unwrap_or(ROUNDS), |_, _, _| {})?;
-    let ratio = stats::ratio(&pairs(&results[0], &results[1], |seconds| *seconds))?;
+    let huge = huge(&store, &copy_of(1)?)?;
+    let cpu = together::a_cpu()?;
+    let [bare_start, huge_start] = starts([&start, &lifted_start], cpu)?;
+    let mut pairs = Vec::new();
+    for round in 0..options.rounds.unwrap_or(ROUNDS) {
+        let [bare, huge] = together::pair([&program, &lifted_program], cpu, round % 2)?;
+        pairs.push((bare - bare_start, huge - huge_start));
+    }
+    let ratio = stats::ratio(&pairs)?;
     Ok(Row { advice, huge, ratio })
 }
 
@@ -153,9 +157,12 @@ fn huge(store: &TempStore, program: &Program) -> Result<u64> {
     Ok(seen["totals"]["text"]["huge_bytes"].as_u64().unwrap_or_default())
 }
 
-fn median_cpu(program: &Program) -> Result<f64> {
-    let all: Vec<f64> = (0..STARTS).map(|_| Ok(program.run()?.cost.cpu())).collect::<Result<_>>()?;
-    Ok(stats::median(&all)?)
+/// Returns the median CPU times of two programs in seconds.
+fn starts(programs: [&Program; 2], cpu: usize) -> Result<[f64; 2]> {
+    let all: Vec<[f64; 2]> =
+        (0..STARTS).map(|round| together::pair(programs, cpu, round % 2)).collect::<Result<_>>()?;
+    let median = |side: usize| stats::median(&all.iter().map(|seconds| seconds[side]).collect::<Vec<_>>());
+    Ok([median(0)?, median(1)?])
 }
 
 fn print(name: &str, row: &Row) -> Result<Judgement> {

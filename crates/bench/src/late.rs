@@ -196,8 +196,9 @@ fn rustc(dir: &Path) -> Result<Vec<OsString>> {
     let out = Command::new("rustc").args(["--print", "sysroot"]).output().context("rustc")?;
     let sysroot = String::from_utf8(out.stdout).context("rustc's folder")?;
     let mut argv = vec![Path::new(sysroot.trim()).join("bin/rustc").into()];
-    argv.extend(words(&["--crate-type", "lib", "-O", "--emit", "obj", "-o", "/dev/null"]));
-    argv.push(path.into());
+    argv.extend(words(&["--crate-type", "lib", "-O", "--emit", "obj", "-o"]));
+    // Not /dev/null: rustc removes what is there before it writes, which root may.
+    argv.extend([dir.join("many.o").into(), path.into()]);
     Ok(argv)
 }
 

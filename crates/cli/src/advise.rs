@@ -2,27 +2,31 @@
 //! `hugelift advise`: whether huge pages for its code may pay for a process, on one screen.
 
 use crate::failure::{Exit, Failure};
-use crate::inspect::with_heat;
+use crate::inspect::of_process;
 use crate::output;
 use crate::process_id;
-use clap::Args;
+use clap::{Args, ValueHint};
 use hugelift_core::addr::human_bytes;
 use hugelift_core::cost::Cost;
 use hugelift_core::heat::verdict::{Known, Verdict, verdict};
 use hugelift_core::heat::{HOT_PERCENT, Heat};
 use hugelift_core::policy::{Policy, SpanChoice};
-use hugelift_core::printable::{Untrusted, thousands};
+use hugelift_core::printable::{Escape, Untrusted, thousands};
 use hugelift_core::quantity;
 use hugelift_core::report::Report;
 use hugelift_core::snapshot::Part;
 use hugelift_core::table::{LEFT, Table};
 use hugelift_lab::read_machine::read_machine;
 use hugelift_lab::results::machine::Tlb;
-use hugelift_linux::io::console;
+use hugelift_linux::io::console::{self, say};
+use hugelift_linux::lookup::{ExecError, resolve};
 use hugelift_linux::machine::tree::Tree;
 use hugelift_measure::cost::Watch;
+use hugelift_measure::heat;
+use hugelift_measure::perf::workload::{End, Event, Signals, Workload, die_by, wait_for};
 use serde::Serialize;
-use std::time::Duration;
+use std::ffi::OsString;
+use std::time::{Duration, Instant};
 
 /// Version of the JSON schema.
 const VERSION: u32 = 1;
@@ -30,10 +34,14 @@ const VERSION: u32 = 1;
 /// One screen is worth no longer wait.
 const LONGEST: Duration = Duration::from_secs(15);
 
+/// How long a command runs before it is sampled: until it has opened its libraries.
+const READY: Duration = Duration::from_millis(300);
+
 /// Say whether huge pages for its code may pay for a process
 ///
 /// Samples the process for a few seconds, compares the code that it uses with what the TLBs of this CPU
-/// hold, and names the command that measures the gain. It never states a gain itself.
+/// hold, and names the command that measures the gain. It never states a gain itself. With a command the advice goes to
+/// stderr when the time is over, the command runs to its end, and the exit status is the command's.
 #[derive(Args, Debug)]
 pub struct AdviseArgs {
     /// How long it is sampled, at most 15s
@@ -45,8 +53,13 @@ pub struct AdviseArgs {
     json: bool,
 
     /// The process, which should be doing its usual work now
-    #[arg(value_name = "PID", value_parser = process_id::parse)]
-    pid: u32,
+    #[arg(value_name = "PID", value_parser = process_id::parse, required_unless_present = "command",
+          conflicts_with = "command")]
+    pid: Option<u32>,
+
+    /// The program to start instead, looked up on PATH, and its arguments
+    #[arg(last = true, value_hint = ValueHint::CommandWithArguments, value_names = ["CMD", "ARGS"])]
+    command: Vec<OsString>,
 }
 
 fn at_most_15_s(text: &str) -> Result<Duration, String> {
@@ -83,20 +96,74 @@ struct Command {
     what: &'static str,
 }
 
-/// Samples the process and prints the advice.
+/// Samples the process and prints the advice. With a command the exit status is the command's.
 ///
 /// # Errors
-/// The process cannot be read or sampled, or the advice cannot be printed.
+/// The process cannot be read or sampled, the command cannot be started, or the advice cannot be printed.
 pub fn run(args: &AdviseArgs) -> Result<Exit, Failure> {
+    match args.pid {
+        Some(pid) => {
+            let signals = Signals::block().map_err(|e| format!("signalfd: {e}"))?;
+            console::print(&shown(pid, args, &signals)?)?;
+            Ok(Exit::SUCCESS)
+        }
+        None => of_command(args),
+    }
+}
+
+fn of_command(args: &AdviseArgs) -> Result<Exit, Failure> {
+    let name = args.command.first().ok_or("no command")?;
+    let path = resolve(name)?;
+    let signals = Signals::block().map_err(|e| format!("signalfd: {e}"))?;
+    let mut workload = Workload::prepare(&path, &args.command, &signals)
+        .map_err(|e| format!("cannot start a process: {e}"))?;
+    let pid = workload.pid();
+    workload.start().map_err(|source| ExecError { program: name.into(), source })?;
+    // The program has received a signal of the terminal by itself. One that was sent to hugelift is passed on.
+    let pass = |workload: &Workload, event: Event| match event {
+        Event::Signal(number, true) => workload.signal(number),
+        _ => {}
+    };
+    let event = wait_for(pid, &signals, Some(Instant::now() + READY));
+    pass(&workload, event);
+    // The program has run, so its exit status counts, even if there is no advice.
+    let asked = match event {
+        Event::Ended => {
+            Err(format!("{} ended within {READY:?}: too soon to be sampled", path.escaped()).into())
+        }
+        _ => shown(pid, args, &signals),
+    };
+    // Standard output belongs to the command.
+    if let Err(failure) = asked.and_then(|text| Ok(console::print_to_stderr(&text)?)) {
+        say(&failure.message);
+    }
+    loop {
+        match wait_for(pid, &signals, None) {
+            Event::Ended => break,
+            event => pass(&workload, event),
+        }
+    }
+    match workload.wait().map_err(|e| format!("cannot wait for process {pid}: {e}"))? {
+        End::Status(status) => Ok(Exit(status)),
+        End::Signal(number) => {
+            die_by(number);
+            Ok(Exit(128 + number))
+        }
+    }
+}
+
+/// Samples the process, and returns the advice as it is printed.
+fn shown(pid: u32, args: &AdviseArgs, signals: &Signals) -> Result<String, Failure> {
     // What it costs to be watched is not worth a failure: without it the advice lacks a line.
-    let watch = Watch::start(args.pid).ok();
-    let (report, heat) = with_heat(args.pid, &Policy::default(), args.time)?;
+    let watch = Watch::start(pid).ok();
+    let report = of_process(pid, &Policy::default())?;
+    let heat =
+        heat::sample(pid, args.time, signals).map_err(|why| format!("cannot sample process {pid}: {why}"))?;
     let cost = watch.map(Watch::finish);
     let mut tlbs = read_machine(&Tree::default()).tlbs;
     tlbs.retain(|tlb| tlb.kind != "data");
-    let advice = advice(args.pid, &report, heat, tlbs, cost);
-    console::print(&if args.json { output::json(&advice)? } else { text(&advice) })?;
-    Ok(Exit::SUCCESS)
+    let advice = advice(pid, &report, heat, tlbs, cost);
+    if args.json { output::json(&advice) } else { Ok(text(&advice)) }
 }
 
 /// Returns what follows from the state of a process, the code that it uses, and what huge pages cost it.

@@ -144,21 +144,15 @@ pub fn text(bytes: u64) -> Result<Vec<u8>> {
     Ok(text)
 }
 
-/// Returns statements for MariaDB, one a line: a table, and this number of queries of two kinds.
-pub fn sql(queries: u64) -> Result<String> {
-    let mut text = String::from(
-        "create database if not exists t;\nuse t;\ndrop table if exists a;\n\
-         create table a(i int primary key, b varchar(40), c double) engine=aria;\n\
-         insert into a select seq, concat('k', seq * 7919 % 40009), seq / 3 from seq_1_to_2000;\n",
-    );
-    for n in 0..queries {
+/// Returns statements for MariaDB, one a line, each of which computes many functions many times.
+pub fn sql(statements: u64) -> Result<String> {
+    let mut text = String::new();
+    for n in 0..statements {
         writeln!(
             text,
-            "select count(*), sum(c) from (select b, sum(c) as c from a where b like '%7%' and i % 7 <= {} group by b order by 2) x;\n\
-             select b, rank() over (order by c desc), json_object('a', i, 'b', b), regexp_replace(b, '[0-9]', 'n') from a \
-             where sha1(b) like 'a%' union select upper(x.b), x.c, y.i, date_add('2026-01-01', interval y.i day) from a x \
-             join a y on x.i = y.i + 1 where y.c between {n} and {n} + 50;",
-            n % 7
+            "select benchmark(1000, concat(sha1(md5(concat(rand(), '{n}'))), format(sqrt({n}) * 3.5, 3), upper(reverse('ab{n}')), \
+             date_add('2026-01-01', interval {n} day), json_extract('{{\"a\": [{n}, 2]}}', '$.a[1]'), \
+             regexp_replace('a{n}b', '[0-9]+', 'n'), cast({n} / 7 as decimal(20, 9)), '{n}' like '%3%', conv({n}, 10, 16)));"
         )?;
     }
     Ok(text)

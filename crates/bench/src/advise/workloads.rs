@@ -35,7 +35,7 @@ const fn small(name: &'static str, make: Make) -> Workload {
 
 /// All programs, those with generated code last.
 pub const WORKLOADS: [Workload; 38] = [
-    large("clang++ -O2", |dir, n| clang(dir, n, &["-O2", "-c", "-o", "/dev/null"])),
+    large("clang++ -O2", |dir, n| clang(dir, n, &["-O2", "-c"])),
     large("clang++ -fsyntax-only", |dir, n| clang(dir, n * 4, &["-fsyntax-only"])),
     large("gcc -O2 (cc1)", |dir, n| gcc(dir, n, "gcc", "cc1", "-O2")),
     large("g++ -O0 (cc1plus)", |dir, n| gcc(dir, n, "g++", "cc1plus", "-O0")),
@@ -149,7 +149,8 @@ fn clang(dir: &Path, n: u64, options: &[&str]) -> Result<Program> {
     let clang = crate::programs::find_clang().context("no clang++ in PATH")?;
     let source = file(dir, &format!("clang{n}.cpp"), sources::cpp(n * 3)?.as_bytes())?;
     let words = ["-fintegrated-cc1"].iter().chain(options).map(OsString::from);
-    Ok(Program::new(std::iter::once(clang.into()).chain(words).chain([source.into()])))
+    let program = Program::new(std::iter::once(clang.into()).chain(words).chain([source.into()]));
+    Ok(if options.contains(&"-c") { into(program, dir) } else { program })
 }
 
 /// The compiler proper: the command gcc only waits for it.
@@ -161,8 +162,8 @@ fn gcc(dir: &Path, n: u64, driver: &str, compiler: &str, level: &str) -> Result<
         _ => (format!("gcc{n}.cpp"), sources::cpp(n * 6)?),
     };
     let source = file(dir, &name, text.as_bytes())?;
-    let words = ["-quiet", level, "-o", "/dev/null"].map(OsString::from);
-    Ok(Program::new([path.into(), source.into()].into_iter().chain(words)))
+    let words = ["-quiet", level].map(OsString::from);
+    Ok(into(Program::new([path.into(), source.into()].into_iter().chain(words)), dir))
 }
 
 /// The compiler proper: the rustc in PATH may be that of rustup, which only starts it.
@@ -170,9 +171,16 @@ fn rustc(dir: &Path, n: u64, options: &[&str]) -> Result<Program> {
     let sysroot = printed(Command::new("rustc").args(["--print", "sysroot"]))?;
     let source = file(dir, &format!("rustc{n}.rs"), sources::rust(n * 3)?.as_bytes())?;
     let compiler = Path::new(&sysroot).join("bin/rustc");
-    let words = ["--crate-type", "lib", "-C", "codegen-units=1", "-o", "/dev/null"];
+    let words = ["--crate-type", "lib", "-C", "codegen-units=1"];
     let words = words.iter().chain(options).map(OsString::from);
-    Ok(Program::new(std::iter::once(compiler.into()).chain(words).chain([source.into()])))
+    Ok(into(Program::new(std::iter::once(compiler.into()).chain(words).chain([source.into()])), dir))
+}
+
+/// Returns the program with a file in the folder for its output. To /dev/null it must not go: rustc, as root, replaces that.
+fn into(program: Program, dir: &Path) -> Program {
+    let mut more = program.arg("-o");
+    more.argv.push(dir.join("made").into());
+    more
 }
 
 fn go(dir: &Path, n: u64) -> Result<Program> {
@@ -180,8 +188,8 @@ fn go(dir: &Path, n: u64) -> Result<Program> {
     let compiler = Path::new(&tools).join("compile");
     ensure!(compiler.is_file(), "no compile in go's GOTOOLDIR");
     let source = file(dir, &format!("go{n}.go"), sources::go(n * 10)?.as_bytes())?;
-    let words = ["-p", "work", "-o", "/dev/null"].map(OsString::from);
-    Ok(Program::new(std::iter::once(compiler.into()).chain(words).chain([source.into()])))
+    let words = ["-p", "work"].map(OsString::from);
+    Ok(into(Program::new(std::iter::once(compiler.into()).chain(words).chain([source.into()])), dir))
 }
 
 fn node(script: &str, n: u64) -> Result<Program> {
@@ -267,7 +275,7 @@ fn git(dir: &Path, n: u64) -> Result<Program> {
 
 fn assembler(dir: &Path, n: u64) -> Result<Program> {
     let source = file(dir, &format!("as{n}.s"), sources::assembly(n * 2000)?.as_bytes())?;
-    Ok(Program::new(["as".into(), "-o".into(), OsString::from("/dev/null"), source.into()]))
+    Ok(into(Program::new([OsString::from("as"), source.into()]), dir))
 }
 
 fn openssl(dir: &Path, n: u64) -> Result<Program> {

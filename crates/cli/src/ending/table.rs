@@ -158,6 +158,10 @@ pub const ALL: &[Ending] = &[
                 line: "hugelift advise --for 5s --json 4711",
                 what: "the same as JSON, after 5 seconds",
             },
+            Example {
+                line: "hugelift advise -- clang -O2 -c big.c -o /dev/null",
+                what: "start a command and ask about it; the advice goes to stderr",
+            },
         ],
     },
     Ending {
