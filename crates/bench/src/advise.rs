@@ -70,7 +70,7 @@ pub fn run(options: &Options) -> Result<()> {
         interrupt::check()?;
         let dir = TempDir::new_in(hugelift()?.parent().context("hugelift's folder")?)?;
         let name = workload.name;
-        if let Err(why) = (workload.make)(dir.path(), 1).and_then(|program| Ok(program.run()?)) {
+        if let Err(why) = (workload.make)(dir.path(), 1).and_then(|program| once(&program)) {
             println!("SKIP: {name}: {why:#}");
             continue;
         }
@@ -106,10 +106,15 @@ fn row(options: &Options, workload: &Workload, dir: &Path) -> Result<Row> {
     let copies = if workload.is_small { Copies::of(&of(1)?, &dir.join("copies"))? } else { Copies::none() };
     let copy_of = |units: u64| Ok::<_, anyhow::Error>(copies.instead(&(workload.make)(&other, units)?));
     let lifted = |units: u64| store.lifted(&copy_of(units)?, &LIFT);
-    let (start, program) = (of(1)?, of(units(SECONDS))?);
+    // The copies have another layout, so that both sides run them: this one on small pages.
+    let bare = |units: u64| match workload.is_small {
+        true => Ok::<_, anyhow::Error>(Program { no_thp: true, ..copies.instead(&of(units)?) }),
+        false => of(units),
+    };
+    let (start, program) = (bare(1)?, bare(units(SECONDS))?);
     let (lifted_start, lifted_program) = (lifted(1)?, lifted(units(SECONDS))?);
     // Fills the store.
-    lifted_start.run()?;
+    once(&lifted_start)?;
     let huge = huge(&store, &copy_of(1)?)?;
     let cpu = together::a_cpu()?;
     let [bare_start, huge_start] = starts([&start, &lifted_start], cpu)?;
@@ -124,7 +129,7 @@ fn row(options: &Options, workload: &Workload, dir: &Path) -> Result<Row> {
 
 /// Returns the CPU time of a unit of work in seconds.
 fn rate(of: &impl Fn(u64) -> Result<Program>) -> Result<f64> {
-    let cpu = |units: u64| Ok::<_, anyhow::Error>(of(units)?.run()?.cost.cpu());
+    let cpu = |units: u64| once(&of(units)?);
     let start = cpu(1)?;
     let mut units = 4;
     loop {
@@ -135,6 +140,13 @@ fn rate(of: &impl Fn(u64) -> Result<Program>) -> Result<f64> {
         ensure!(units < 1 << 20, "{units} units of work take {more:.3} s");
         units *= 2;
     }
+}
+
+/// Runs a program, and returns its CPU time in seconds.
+fn once(program: &Program) -> Result<f64> {
+    let (status, cost) = Child::start(&mut program.command()?)?.finish()?;
+    ensure!(status.success(), "{program}: {status}");
+    Ok(cost.cpu())
 }
 
 /// Returns what advise says of the program while it works.
@@ -152,7 +164,7 @@ fn advice(program: &Program) -> Result<Value> {
 fn huge(store: &TempStore, program: &Program) -> Result<u64> {
     let report = tempfile::NamedTempFile::new().context("a temporary file")?;
     let path = report.path().to_str().context("a path in UTF-8")?;
-    store.lifted(program, &[&LIFT[..], &["--report", path]].concat())?.run()?;
+    once(&store.lifted(program, &[&LIFT[..], &["--report", path]].concat())?)?;
     let seen: Value = serde_json::from_reader(report.as_file()).context("the report of a start")?;
     Ok(seen["totals"]["text"]["huge_bytes"].as_u64().unwrap_or_default())
 }
@@ -170,8 +182,12 @@ fn print(name: &str, row: &Row) -> Result<Judgement> {
     let verdict = advice["verdict"].as_str().context("no verdict")?;
     let pages = &advice["heat"]["pages"];
     let number = |name: &str| pages[name].as_u64().with_context(|| format!("no {name} in {pages}"));
-    let entries = advice["entries"].as_u64().map_or("unknown".into(), |entries| entries.to_string());
-    let judgement = judgement(verdict, ratio.interval);
+    let levels = ["first_entries", "entries"].map(|level| advice[level].as_u64());
+    let entries = match levels {
+        [Some(first), Some(last)] if first != last => format!("{first}, {last}"),
+        [_, last] => last.map_or("unknown".into(), |last| last.to_string()),
+    };
+    let judgement = judgement(verdict, ratio.interval, *huge);
     println!(
         "| {name} | {} [{}, {}] | {entries} | {verdict} | {} | {ratio:.3} | {judgement} |",
         number("estimate")?,

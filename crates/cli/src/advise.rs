@@ -82,6 +82,8 @@ struct Advice {
     tlbs: Vec<Tlb>,
     /// Entries for small pages in the last of them that is for code alone.
     entries: Option<u64>,
+    /// The same of the first of them.
+    first_entries: Option<u64>,
     /// Memory that copies would take at most.
     copy_bytes: u64,
     /// Whether it waited for memory, as `inspect --cost` shows it.
@@ -169,8 +171,8 @@ fn shown(pid: u32, args: &AdviseArgs, signals: &Signals) -> Result<String, Failu
 /// Returns what follows from the state of a process, the code that it uses, and what huge pages cost it.
 fn advice(pid: u32, report: &Report, heat: Heat, tlbs: Vec<Tlb>, cost: Option<Cost>) -> Advice {
     let code = report.totals.get(&Part::Text).copied().unwrap_or_default();
-    let entries = entries(&tlbs, heat.page_size);
-    let known = Known { entries, liftable: code.liftable_bytes, huge: code.huge_bytes };
+    let [first_entries, entries] = entries(&tlbs, heat.page_size);
+    let known = Known { entries, first_entries, liftable: code.liftable_bytes, huge: code.huge_bytes };
     let (verdict, says) = verdict(&heat, known);
     let program = report.objects.iter().find(|object| object.executable).map(|object| object.path.clone());
     let copy_bytes = report.spans.get(&SpanChoice::Inner).map_or(0, |gain| gain.page_bytes);
@@ -183,16 +185,18 @@ fn advice(pid: u32, report: &Report, heat: Heat, tlbs: Vec<Tlb>, cost: Option<Co
         heat,
         tlbs,
         entries,
+        first_entries,
         copy_bytes,
         cost,
         commands: commands(pid, verdict),
     }
 }
 
-/// Returns how many pages of code the last TLB holds that is for code alone. One that data shares may hold less.
-fn entries(tlbs: &[Tlb], page_bytes: u64) -> Option<u64> {
-    let own = tlbs.iter().filter(|tlb| tlb.kind == "instruction" && tlb.page_bytes == page_bytes);
-    own.max_by_key(|tlb| tlb.level).map(|tlb| tlb.entries)
+/// Returns how many pages of code the first and the last TLB hold that are for code alone. One that data shares may hold less.
+fn entries(tlbs: &[Tlb], page_bytes: u64) -> [Option<u64>; 2] {
+    let own = || tlbs.iter().filter(|tlb| tlb.kind == "instruction" && tlb.page_bytes == page_bytes);
+    [own().min_by_key(|tlb| tlb.level), own().max_by_key(|tlb| tlb.level)]
+        .map(|found| found.map(|tlb| tlb.entries))
 }
 
 fn commands(pid: u32, verdict: Verdict) -> Vec<Command> {
@@ -203,6 +207,7 @@ fn commands(pid: u32, verdict: Verdict) -> Vec<Command> {
     let restore = command("restore", "undoes that");
     match verdict {
         Verdict::Nothing => vec![map],
+        Verdict::Little => vec![measure, map],
         Verdict::Lifted => vec![measure, map, restore],
         Verdict::Probably | Verdict::CannotTell => vec![measure, map, lift, restore],
     }
@@ -291,11 +296,12 @@ mod tests {
     #[test]
     fn issue_31_only_a_tlb_for_code_alone_is_sure_to_hold_code() {
         let zen = [tlb(1, "instruction", 4096, 64), tlb(2, "instruction", 4096, 512)];
-        assert_eq!((entries(&zen, 4096), entries(&zen, 2 << 20)), (Some(512), None));
+        assert_eq!(entries(&zen, 4096), [Some(64), Some(512)]);
+        assert_eq!(entries(&zen, 2 << 20), [None, None]);
         let skylake = [tlb(1, "instruction", 4096, 128), tlb(2, "unified", 4096, 1536)];
-        assert_eq!(entries(&skylake, 4096), Some(128));
+        assert_eq!(entries(&skylake, 4096), [Some(128), Some(128)]);
         assert_eq!(tlbs(&skylake), "pages of 4 kB: 128, then 1536 shared with data");
-        assert_eq!((entries(&[], 4096), &*tlbs(&[])), (None, "this CPU does not say"));
+        assert_eq!((entries(&[], 4096), &*tlbs(&[])), ([None, None], "this CPU does not say"));
     }
 
     #[test]

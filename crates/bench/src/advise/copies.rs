@@ -31,7 +31,7 @@ impl Copies {
         let found = std::env::split_paths(&dirs).map(|dir| dir.join(name)).find(|path| path.is_file());
         let path = fs::canonicalize(found.with_context(|| format!("no {} in PATH", name.display()))?)?;
         fs::create_dir_all(folder)?;
-        let executable = folder.join(name);
+        let executable = folder.join(Path::new(name).file_name().context("a program without a name")?);
         let executable = separate(&path, &executable)?.then_some(executable);
         let mut any = executable.is_some();
         // Lines as "libm.so.6 => /lib/libm.so.6 (0x7f...)".

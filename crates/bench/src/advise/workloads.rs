@@ -44,7 +44,7 @@ pub const WORKLOADS: [Workload; 38] = [
     large("go compile", go),
     large("node, JSON", |_, n| node(NODE_JSON, n)),
     large("node, new functions", |_, n| node(NODE_CODE, n)),
-    large("python3", |_, n| Ok(counted(&["/usr/bin/python3", "-c", PYTHON], n))),
+    small("python3", |_, n| Ok(counted(&["/usr/bin/python3", "-c", PYTHON], n))),
     large("java, hashes", java),
     large("javac", javac),
     large("cmake", cmake),
@@ -97,8 +97,7 @@ const PHP: &str = "$n = 300 * $argv[1]; for ($i = 0; $i < $n; $i++) { $a = []; \
 const PERL: &str = "my %h; for my $i (1 .. 2000 * $ARGV[0]) { my $k = ($i * 7919) % 40009; $h{$k} .= 'x'; \
     $h{$k} = '' if length $h{$k} > 20; my @p = sort { $a <=> $b } map { $_ * $i % 101 } 1 .. 8; \
     my $s = join ',', @p; $s =~ s/(\\d+)5/<$1>/g; $h{q(a)} = sprintf '%s %05.2f', uc $s, $i / 3 }";
-const FISH: &str =
-    "for i in (seq N); set a (math $i % 7); string match -rq '^[0-3]' $a; and set b (string upper x$a); end";
+const FISH: &str = "for i in (seq N); set a (math $i % 7); string match -rq '^[0-3]' $a; and set b (string upper x$a); end; true";
 const SQL: &str = "create table t(a integer primary key, b text, c real); \
     with recursive r(i) as (select 1 union all select i + 1 from r where i < COUNT) \
     insert into t select i, printf('k%d', i * 7919 % 40009), i / 3.0 from r; \
@@ -189,7 +188,8 @@ fn go(dir: &Path, n: u64) -> Result<Program> {
     ensure!(compiler.is_file(), "no compile in go's GOTOOLDIR");
     let source = file(dir, &format!("go{n}.go"), sources::go(n * 10)?.as_bytes())?;
     let words = ["-p", "work"].map(OsString::from);
-    Ok(into(Program::new(std::iter::once(compiler.into()).chain(words).chain([source.into()])), dir))
+    let program = into(Program::new(std::iter::once(compiler.into()).chain(words)), dir);
+    Ok(Program { argv: program.argv.into_iter().chain([source.into()]).collect(), ..program })
 }
 
 fn node(script: &str, n: u64) -> Result<Program> {
