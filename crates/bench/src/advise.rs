@@ -2,8 +2,9 @@
 //! Puts what `hugelift advise` says of programs beside what huge pages for their code bring, and counts how often it was
 //! right.
 //!
-//! The gain is the ratio of CPU times of pairs: the program with its code on huge pages to the program as it is. The copy of the code is in the store before, and the median CPU time of starts that do one unit of work is subtracted on
-//! both sides. So what is compared is the work, not the start.
+//! The gain is the ratio of CPU times of pairs: the program with its code on huge pages to the program as it is. Both run at
+//! the same time on one CPU. The copy of the code is in the store before, and the CPU time of a start that does one unit of
+//! work is subtracted on both sides. So what is compared is the work, not the start.
 
 mod copies;
 mod judgement;
@@ -28,13 +29,11 @@ use std::time::Duration;
 use tempfile::TempDir;
 use workloads::{WORKLOADS, Workload};
 
-const ROUNDS: usize = 12;
+const ROUNDS: usize = 10;
 /// CPU time of a run that is measured, in seconds.
 const SECONDS: f64 = 0.8;
 /// CPU time of a trial that says how much work takes how long.
 const TRIAL: f64 = 0.2;
-/// Starts whose CPU time is subtracted, on each side.
-const STARTS: usize = 5;
 /// How long a program works before it is asked about.
 const READY: Duration = Duration::from_secs(1);
 /// How long it is asked about.
@@ -117,9 +116,10 @@ fn row(options: &Options, workload: &Workload, dir: &Path) -> Result<Row> {
     once(&lifted_start)?;
     let huge = huge(&store, &copy_of(1)?)?;
     let cpu = together::a_cpu()?;
-    let [bare_start, huge_start] = starts([&start, &lifted_start], cpu)?;
     let mut pairs = Vec::new();
     for round in 0..options.rounds.unwrap_or(ROUNDS) {
+        // In each round, so that the interval holds what the starts vary by.
+        let [bare_start, huge_start] = together::pair([&start, &lifted_start], cpu, round % 2)?;
         let [bare, huge] = together::pair([&program, &lifted_program], cpu, round % 2)?;
         pairs.push((bare - bare_start, huge - huge_start));
     }
@@ -167,14 +167,6 @@ fn huge(store: &TempStore, program: &Program) -> Result<u64> {
     once(&store.lifted(program, &[&LIFT[..], &["--report", path]].concat())?)?;
     let seen: Value = serde_json::from_reader(report.as_file()).context("the report of a start")?;
     Ok(seen["totals"]["text"]["huge_bytes"].as_u64().unwrap_or_default())
-}
-
-/// Returns the median CPU times of two programs in seconds.
-fn starts(programs: [&Program; 2], cpu: usize) -> Result<[f64; 2]> {
-    let all: Vec<[f64; 2]> =
-        (0..STARTS).map(|round| together::pair(programs, cpu, round % 2)).collect::<Result<_>>()?;
-    let median = |side: usize| stats::median(&all.iter().map(|seconds| seconds[side]).collect::<Vec<_>>());
-    Ok([median(0)?, median(1)?])
 }
 
 fn print(name: &str, row: &Row) -> Result<Judgement> {

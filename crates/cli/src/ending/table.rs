@@ -148,7 +148,13 @@ pub const ALL: &[Ending] = &[
     },
     Ending {
         command: "advise",
-        status: &[("0", "the advice is printed, whatever it is"), FAILED],
+        status: &[
+            ("0", "of a process: the advice is printed, whatever it is"),
+            ("0 to 255", "with a command: as the command; 128 + N if signal N has ended it"),
+            FAILED,
+            NOT_EXECUTABLE,
+            NOT_FOUND,
+        ],
         examples: &[
             Example {
                 line: "hugelift advise $(pidof mariadbd)",
