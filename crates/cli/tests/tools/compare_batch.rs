@@ -172,8 +172,8 @@ fn issue_31_6_a_server_that_forks_is_lifted_with_its_children() {
 #[test]
 fn issue_31_6_workers_that_come_and_end_meanwhile_are_switched_too() {
     need_root!();
-    let server = Server::new(&["2", "300"]);
-    let result = json(&["--pid", &server.pid(), "--children", "--pairs", "12"]);
+    let server = Server::new(&["2", "1000"]);
+    let result = json(&["--pid", &server.pid(), "--children", "--pairs", "20"]);
     assert!(count(&result, "joined") > 3 && count(&result, "ended") > 3, "{}", result["live"]);
     assert_eq!(result["live"]["left_as_found"], true);
     let (bare, lifted) = (of_periods(&result, 0), of_periods(&result, 1));

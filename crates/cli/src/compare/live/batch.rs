@@ -219,7 +219,7 @@ impl Batch<'_> {
         if self.has_ended() {
             return Ok(None);
         }
-        let as_found = self.all.values().filter_map(Member::switched).all(|one| one.state() == one.found);
+        let as_found = self.all.values().filter_map(Member::subject).all(|one| one.state() == one.found);
         Ok(Some(LeftAs { state: self.state(), as_found }))
     }
 
@@ -235,7 +235,7 @@ impl Batch<'_> {
 
     /// Returns in which state they are: lifted, if any of them has a copy.
     pub fn state(&self) -> State {
-        let mut states = self.all.values().filter_map(Member::switched).map(Subject::state);
+        let mut states = self.all.values().filter_map(Member::subject).map(Subject::state);
         states.find(|state| *state != State::Bare).unwrap_or(State::Bare)
     }
 

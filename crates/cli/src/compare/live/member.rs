@@ -56,6 +56,11 @@ impl Member {
     }
 
     /// Returns it if it could be read, also if it is not switched.
+    pub fn subject(&self) -> Option<&Subject> {
+        self.subject.as_ref()
+    }
+
+    /// Returns it to change it, if it could be read, also if it is not switched.
     pub fn subject_mut(&mut self) -> Option<&mut Subject> {
         self.subject.as_mut()
     }

@@ -8,17 +8,16 @@ use hugelift_measure::live::Reading;
 use hugelift_measure::tree::ProcessTree;
 use std::time::Duration;
 
-/// The CPU time, in clock ticks, that does not count.
+/// The CPU time of children, in clock ticks, that does not count.
 const SLACK: u64 = 5;
-/// In how many periods the processes are observed before it is said that others do the work: one period tells little.
-const FEWEST: u32 = 6;
+/// How much CPU time processes of a batch use before it is said that others do the work. Where all have little of a CPU, a
+/// few that end tell nothing.
+const ENOUGH: Duration = Duration::from_millis(500);
 
 /// CPU time of processes that are not measured.
 pub struct Uncounted {
     /// A process that is measured alone, and its children before the experiment.
     tree: Option<ProcessTree>,
-    /// How many periods there were.
-    periods: u32,
     /// What is in the periods.
     counted: Duration,
     /// That of processes that ended within a period.
@@ -35,7 +34,7 @@ impl Uncounted {
             Members::One(pid) => Some(ProcessTree::now(*pid)?),
             Members::WithChildren(_) | Members::Group(_) => None,
         };
-        Ok(Uncounted { tree, periods: 0, counted: Duration::ZERO, ended: Duration::ZERO })
+        Ok(Uncounted { tree, counted: Duration::ZERO, ended: Duration::ZERO })
     }
 
     /// Checks a period.
@@ -44,14 +43,12 @@ impl Uncounted {
     /// Processes that are not measured have used more CPU time than those that are, since the experiment began. The line says
     /// what measures them.
     pub fn check(&mut self, members: &Members, first: &Reading, last: &Reading) -> Result<()> {
-        self.periods += 1;
         self.counted += last.cpu_since(first);
         if let (Members::One(pid), Some(tree)) = (members, &self.tree) {
             return works_itself(*pid, tree);
         }
         self.ended += last.not_counted(first);
-        let slack = Duration::from_secs(SLACK) / u32::try_from(ticks_per_second()).unwrap_or(100);
-        if self.periods < FEWEST || self.ended <= self.counted + slack {
+        if self.ended + self.counted < ENOUGH || self.ended <= self.counted {
             return Ok(());
         }
         bail!(
