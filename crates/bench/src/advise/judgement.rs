@@ -97,7 +97,9 @@ mod tests {
         assert_eq!(judgement("nothing", None, 2 << 20), Judgement::Undecided);
         assert_eq!(judgement("nothing", Some(Interval { low: 1.0, high: 1.0 }), 0), Judgement::NotLifted);
         let mut tally = Tally::default();
-        [Judgement::Right, Judgement::Right, Judgement::Apart].map(|found| tally.add(found));
+        for found in [Judgement::Right, Judgement::Right, Judgement::Apart] {
+            tally.add(found);
+        }
         assert_eq!(
             tally.to_string(),
             "3 programs: 2 verdicts right, 0 wrong, 0 undecided; of 1 it could not tell, 0 could not be lifted"

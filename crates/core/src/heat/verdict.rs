@@ -3,7 +3,7 @@
 //! for certain only where there is nothing to gain.
 //!
 //! Nothing to gain has a program whose code the first level holds. What only the second level holds costs some cycles each
-//! time: measured were up to 3 % (`hugelift-bench advise`).
+//! time: measured were up to 2 % (`hugelift-bench advise`).
 
 use super::Heat;
 use crate::addr::human_bytes;
@@ -164,7 +164,7 @@ mod tests {
         assert!(says.starts_with("Probably: its code uses 3 165 pages of 4 kB (12.4 MB), "), "{says}");
     }
 
-    /// node with 189 pages gained 2.7 %, generated code with 397 pages 2.1 %: the second level costs cycles too.
+    /// Generated code that jumps at random through 397 pages gained 2 %: the second level costs cycles too.
     #[test]
     fn issue_31_5_what_the_first_level_does_not_hold_is_not_nothing() {
         for pages in [[150, 170, 189, 234], [60, 62, 63, 65], [380, 385, 392, 406]] {
