@@ -122,9 +122,10 @@ fn of_command(args: &AdviseArgs) -> Result<Exit, Failure> {
     let pid = workload.pid();
     workload.start().map_err(|source| ExecError { program: name.into(), source })?;
     // The program has received a signal of the terminal by itself. One that was sent to hugelift is passed on.
-    let pass = |workload: &Workload, event: Event| match event {
-        Event::Signal(number, true) => workload.signal(number),
-        _ => {}
+    let pass = |workload: &Workload, event: Event| {
+        if let Event::Signal(number, true) = event {
+            workload.signal(number);
+        }
     };
     let event = wait_for(pid, &signals, Some(Instant::now() + READY));
     pass(&workload, event);
