@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `hugelift advise`: whether huge pages for its code may pay for a process, on one screen.
 
+use crate::attach::select::Choice;
 use crate::failure::{Exit, Failure};
 use crate::inspect::of_process;
 use crate::output;
@@ -21,6 +22,7 @@ use hugelift_lab::results::machine::Tlb;
 use hugelift_linux::io::console::{self, say};
 use hugelift_linux::lookup::{ExecError, resolve};
 use hugelift_linux::machine::tree::Tree;
+use hugelift_linux::proc::clock::cpu_time;
 use hugelift_measure::cost::Watch;
 use hugelift_measure::heat;
 use hugelift_measure::perf::workload::{End, Event, Signals, Workload, die_by, wait_for};
@@ -36,6 +38,9 @@ const LONGEST: Duration = Duration::from_secs(15);
 
 /// How long a command runs before it is sampled: until it has opened its libraries.
 const READY: Duration = Duration::from_millis(300);
+
+/// For how long the processes of a unit are compared.
+const COMPARED: Duration = Duration::from_millis(500);
 
 /// Say whether huge pages for its code may pay for a process
 ///
@@ -53,9 +58,13 @@ pub struct AdviseArgs {
     json: bool,
 
     /// The process, which should be doing its usual work now
-    #[arg(value_name = "PID", value_parser = process_id::parse, required_unless_present = "command",
-          conflicts_with = "command")]
+    #[arg(value_name = "PID", value_parser = process_id::parse, required_unless_present_any = ["unit", "command"],
+          conflicts_with_all = ["unit", "command"])]
     pid: Option<u32>,
+
+    /// The process of this systemd unit that uses the most CPU time
+    #[arg(long, value_name = "NAME", conflicts_with = "command")]
+    unit: Option<String>,
 
     /// The program to start instead, looked up on PATH, and its arguments
     #[arg(last = true, value_hint = ValueHint::CommandWithArguments, value_names = ["CMD", "ARGS"])]
@@ -103,7 +112,11 @@ struct Command {
 /// # Errors
 /// The process cannot be read or sampled, the command cannot be started, or the advice cannot be printed.
 pub fn run(args: &AdviseArgs) -> Result<Exit, Failure> {
-    match args.pid {
+    let pid = match (&args.unit, args.pid) {
+        (Some(unit), _) => Some(busiest(unit)?),
+        (None, pid) => pid,
+    };
+    match pid {
         Some(pid) => {
             let signals = Signals::block().map_err(|e| format!("signalfd: {e}"))?;
             console::print(&shown(pid, args, &signals)?)?;
@@ -111,6 +124,20 @@ pub fn run(args: &AdviseArgs) -> Result<Exit, Failure> {
         }
         None => of_command(args),
     }
+}
+
+/// Returns the process of a unit that has used the most CPU time within [`COMPARED`]; if none has used any, that which has used
+/// the most so far.
+fn busiest(unit: &str) -> Result<u32, Failure> {
+    let pids = Choice::Unit(unit.into()).processes()?;
+    // A process may end meanwhile.
+    let used = |pid: u32| cpu_time(pid).unwrap_or_default();
+    let before: Vec<(u32, Duration)> = pids.into_iter().map(|pid| (pid, used(pid))).collect();
+    if before.len() > 1 {
+        std::thread::sleep(COMPARED);
+    }
+    let since = before.into_iter().map(|(pid, before)| (used(pid).saturating_sub(before), before, pid));
+    since.max().map(|(_, _, pid)| pid).ok_or_else(|| Failure::new(format!("--unit {unit}: no process")))
 }
 
 fn of_command(args: &AdviseArgs) -> Result<Exit, Failure> {

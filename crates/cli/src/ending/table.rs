@@ -149,7 +149,7 @@ pub const ALL: &[Ending] = &[
     Ending {
         command: "advise",
         status: &[
-            ("0", "of a process: the advice is printed, whatever it is"),
+            ("0", "of a process or a unit: the advice is printed, whatever it is"),
             ("0 to 255", "with a command: as the command; 128 + N if signal N has ended it"),
             FAILED,
             NOT_EXECUTABLE,

@@ -152,13 +152,31 @@ fn outer_spans_and_data_are_the_same_at_each_start() {
     }
 }
 
-/// Returns how many bytes of each part of the executable could be lifted at the base of one start.
+/// Returns how many bytes of each part of the executable could be lifted at the base of one start. The kernel draws where the
+/// heap begins from 1 GB behind the bss (x86, `arch_randomize_brk`). In one start of 1,400 that is in the huge page that the end of
+/// the bss would take, which must then stay free. Such a start does not count.
 fn planned(program: &Path, options: &[&str]) -> Vec<(String, u64)> {
     let report = tempfile::NamedTempFile::new().expect("a file");
     let path = report.path().display().to_string();
-    let outcome = Cmd::new([program]).args(["count", "0"]).lifted(&[options, &["--report", &path]].concat());
-    assert_eq!(outcome.end, End::Code(0), "{outcome:?}");
-    liftable(&std::fs::read(report.path()).expect("read the report"))
+    for _ in 0..3 {
+        let outcome =
+            Cmd::new([program]).args(["count", "0"]).lifted(&[options, &["--report", &path]].concat());
+        assert_eq!(outcome.end, End::Code(0), "{outcome:?}");
+        let json = std::fs::read(report.path()).expect("read the report");
+        if !is_kept_free_for_the_heap(&json) {
+            return liftable(&json);
+        }
+    }
+    panic!("three starts in a row whose heap begins in the last huge page of the bss");
+}
+
+fn is_kept_free_for_the_heap(json: &[u8]) -> bool {
+    let report: Value = serde_json::from_slice(json).expect("JSON");
+    let objects = report["objects"].as_array().expect("objects");
+    let own = objects.iter().find(|o| o["executable"] == true).expect("the executable");
+    let bss = own["parts"].as_array().expect("parts").iter().find(|p| p["part"] == "bss");
+    let skips = bss.and_then(|bss| bss["skips"].as_array()).expect("why not all of the bss can be lifted");
+    skips.iter().any(|skip| skip["reason"] == "kept-free")
 }
 
 /// Returns how many bytes of each part `hugelift inspect` promises.

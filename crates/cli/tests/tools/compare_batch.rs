@@ -282,6 +282,11 @@ fn issue_31_6_a_unit_is_compared() {
         (chosen_by, &result["live"]["name"]),
         (&*format!("--unit {name}"), &format!("unit {name}").into())
     );
+    // Its first process sleeps.
+    let advised = Cmd::new([HUGELIFT, "advise", "--json", "--for", "300ms", "--unit", &name]).bare();
+    let advice: Value = serde_json::from_str(&advised.stdout).unwrap_or_else(|e| panic!("{e}: {advised:?}"));
+    fits("advise", &advice);
+    assert!(server.all()[1..].iter().any(|pid| advice["pid"] == *pid), "{advice}");
     assert!(server.all().into_iter().all(|pid| server.huge(pid) == 0));
     server.finish();
 }

@@ -304,6 +304,29 @@ fn issue_31_advice_on_one_screen() {
     assert!(refusal(&name).contains("pidof mariadbd"), "{name:?}");
 }
 
+/// The command's output, status and signal are its own, and the advice goes to stderr.
+#[test]
+fn issue_31_5_advice_on_a_command_that_it_starts() {
+    let program = program();
+    let program = program.to_str().expect("UTF-8");
+    let text = advise(&["--for", "500ms", "--", program, "64", "2"]).bare();
+    assert_eq!(text.end, End::Signal(nix::libc::SIGALRM), "{text:?}");
+    assert!(text.stdout.starts_with("ready 0x") && text.stdout.lines().count() == 1, "{text:?}");
+    assert!(text.stderr.contains("code in use ") && text.stderr.contains("TLBs for code "), "{text:?}");
+    let json = advise(&["--for", "500ms", "--json", "--", program, "64", "2"]).bare();
+    let advice: Value = serde_json::from_str(&json.stderr).expect("JSON");
+    fits("advise", &advice);
+    assert_eq!(advice["program"], program, "{advice}");
+
+    let short = advise(&["--", "sh", "-c", "echo done; exit 7"]).bare();
+    assert_eq!((short.end, &*short.stdout, short.stderr.lines().count()), (End::Code(7), "done\n", 1));
+    assert!(short.stderr.contains("too soon to be sampled"), "{short:?}");
+    let missing = advise(&["--", "no-such-program"]).bare();
+    assert_eq!((missing.end, missing.stderr.lines().count()), (End::Code(127), 1), "{missing:?}");
+    let both = advise(&["1", "--", "true"]).bare();
+    assert!(both.end == End::Code(125) && both.stdout.is_empty(), "{both:?}");
+}
+
 /// The map has the samples of each huge page, as the report has them.
 #[test]
 fn issue_31_3_the_map_is_hot_where_the_samples_are() {

@@ -147,8 +147,8 @@ impl Done {
     }
 }
 
-/// Returns the figures of the period from `first` to `last`: the sums over the processes that were there at both. `gauge` is the value that was measured at its
-/// end, and `memory` what was huge.
+/// Returns the figures of the period from `first` to `last`: the sums over the processes that were there at both. `gauge` is
+/// the value that was measured at its end, and `memory` what was huge.
 ///
 /// # Errors
 /// One line: a figure has no ratio to that of another period.
