@@ -4,6 +4,14 @@
 use crate::maps::decimal;
 use crate::printable::Untrusted;
 
+/// Workers of io_uring (Linux 5.12), and all workers that the kernel has cloned from a process (Linux 6.4): flags of a thread
+/// (include/linux/sched.h).
+const PF_IO_WORKER: u64 = 0x10;
+const PF_USER_WORKER: u64 = 0x4000;
+
+/// What distinguishes a process from all others: its id, and when it was started, as ids are reused.
+pub type Identity = (u32, u64);
+
 /// What `/proc/PID/stat` says of a process or thread.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Stat {
@@ -15,6 +23,9 @@ pub struct Stat {
     pub state: char,
     /// The process that started it, or the one that adopted it since.
     pub parent: u32,
+    /// Whether it is a thread of the kernel's that works for the process, as for io_uring or vhost. Such a thread is listed among
+    /// those of the process, and never executes its code.
+    pub is_kernel_worker: bool,
     /// Page faults that needed no disk.
     pub minor_faults: u64,
     /// The minor faults of the children that it has waited for.
@@ -56,8 +67,13 @@ pub struct Addresses {
 
 impl Stat {
     /// Returns what distinguishes it from another process that gets its id later.
-    pub fn identity(&self) -> (u32, u64) {
+    pub fn identity(&self) -> Identity {
         (self.pid, self.start)
+    }
+
+    /// Returns whether it is of this process, and the process has not ended.
+    pub fn is_alive(&self, identity: Identity) -> bool {
+        self.identity() == identity && !self.has_ended()
     }
 
     /// Returns whether the process, of which this is the first thread, is a zombie or dead.
@@ -122,6 +138,7 @@ pub fn parse_stat(line: &[u8]) -> Option<Stat> {
         comm,
         state: char::from(*fields.word(3)?.first()?),
         parent: fields.number(4)?.try_into().ok()?,
+        is_kernel_worker: fields.number(9)? & (PF_IO_WORKER | PF_USER_WORKER) != 0,
         minor_faults: fields.number(10)?,
         minor_faults_of_children: fields.number(11)?,
         major_faults: fields.number(12)?,
@@ -184,6 +201,7 @@ mod tests {
             cpu: 150,
             cpu_of_children: 11,
             threads: 3,
+            is_kernel_worker: false,
             start: 881,
             virtual_bytes: 1234567168,
             addresses: Some(addresses),
@@ -191,6 +209,15 @@ mod tests {
         assert_eq!(parse_stat(REAL.as_bytes()), Some(want));
         assert_eq!(parse_last_cpu(REAL.as_bytes()), Some(1));
         assert_eq!(parse_statm_text(b"8371 1009 811 66 0 412 0\n"), Some(66));
+    }
+
+    #[test]
+    fn a_worker_of_the_kernel_is_known_by_its_flags() {
+        // Of io_uring on Linux 6.18, and of vhost.
+        for (flags, is_worker) in [("4210768", true), ("4210752", true), ("4194304", false)] {
+            let stat = parse_stat(REAL.replace(" 4194560 ", &format!(" {flags} ")).as_bytes()).unwrap();
+            assert_eq!(stat.is_kernel_worker, is_worker, "{flags}");
+        }
     }
 
     #[test]

@@ -409,7 +409,8 @@ fn to_trap(stopped: Stopped, asks: Duration) -> Result<Stopped, Error> {
 }
 
 /// Returns the threads of a process in the order in which they should be lent: first those that sleep, the one before
-/// the others that has used the least CPU time, as the program will not miss it; then those that compute.
+/// the others that has used the least CPU time, as the program will not miss it; then those that compute. Workers of the kernel
+/// are left out.
 ///
 /// # Errors
 /// /proc cannot be read.
@@ -418,6 +419,8 @@ pub fn candidates(pid: i32) -> Result<Vec<Tid>, Error> {
     let rank = |tid: Tid| {
         let stat = Process::new(pid.cast_unsigned()).stat_of_thread(tid).ok()?;
         match stat.state {
+            // It never comes back from the kernel to make our calls.
+            _ if stat.is_kernel_worker => None,
             'S' => Some((0, stat.cpu, tid)),
             'R' => Some((1, 0, tid)),
             // An uninterruptible sleep, as in vfork(2), does not end by a stop.

@@ -95,9 +95,7 @@ impl Watch {
     }
 
     fn read_again(&mut self, whole: bool) {
-        let is_same = |reading: &Reading| {
-            reading.stat.identity() == self.first.stat.identity() && !reading.stat.has_ended()
-        };
+        let is_same = |reading: &Reading| reading.stat.is_alive(self.first.stat.identity());
         match read(self.process, &mut self.taskstats, whole) {
             Ok(reading) if !self.ended && is_same(&reading) => self.last = reading,
             _ => self.ended = true,

@@ -5,14 +5,33 @@ use crate::FAILED;
 use crate::failure::{Exit, in_one_line};
 use anyhow::{Error, Result};
 use hugelift_measure::comparison::Comparison;
-use hugelift_measure::interrupt::Interrupted;
+use hugelift_measure::interrupt::{self, Interrupted};
 use hugelift_measure::live::NoWork;
 use hugelift_measure::stopping::Reached;
+use std::time::{Duration, Instant};
 
 /// A process that is compared with itself has ended during the experiment.
 #[derive(Debug, thiserror::Error)]
 #[error("it has ended")]
 pub struct Ended;
+
+/// How long a process may take to end whose work no longer counts.
+const DYING: Duration = Duration::from_secs(1);
+
+impl Ended {
+    /// Returns `error`, or [`Ended`] if it comes from the end of a process, for which it waits a moment.
+    pub fn cause_of(error: Error, has_ended: impl Fn() -> bool) -> Error {
+        let deadline = Instant::now() + DYING;
+        while !has_ended() {
+            // An interrupted experiment does not wait.
+            if interrupt::check().is_err() || Instant::now() >= deadline {
+                return error;
+            }
+            std::thread::sleep(DYING / 20);
+        }
+        Ended.into()
+    }
+}
 
 /// A comparison, and why it has fewer pairs than were asked for.
 pub struct Measured<T = Comparison> {

@@ -290,6 +290,24 @@ pub fn wait(child: &mut Child, deadline: Instant) -> Option<End> {
     }
 }
 
+/// Waits until something is so.
+#[track_caller]
+pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "waited for {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Waits for the end of a child whose output is piped.
+pub fn finished(mut child: Child) -> Outcome {
+    let end = wait(&mut child, Instant::now() + PATIENCE).expect("it ends");
+    let output = child.wait_with_output().expect("its output");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
+    Outcome { stdout: text(output.stdout), stderr: text(output.stderr), end }
+}
+
 /// Ends the process group that [`Cmd::command`] made for this child, and the child.
 pub fn end_group(child: &mut Child) {
     let group = nix::unistd::Pid::from_raw(child.id().try_into().expect("a pid"));

@@ -2,7 +2,7 @@
 //! `hugelift attach --watch`: it stays, and lifts processes that run, and those that come.
 
 use crate::common::huge::pieces;
-use crate::common::run::{PATIENCE, end_group, lines_of, wait};
+use crate::common::run::{PATIENCE, end_group, lines_of, until, wait};
 use crate::common::{CGroup, Cmd, End, HUGELIFT, fat, fits};
 use crate::{need, need_root, skip};
 use nix::sys::signal::{Signal, kill};
@@ -130,15 +130,6 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         end_group(&mut self.child);
-    }
-}
-
-#[track_caller]
-fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !done() {
-        assert!(Instant::now() < end, "{what}");
-        std::thread::sleep(Duration::from_millis(20));
     }
 }
 

@@ -4,7 +4,7 @@
 
 use crate::common::guard::Settings;
 use crate::common::huge::smaps;
-use crate::common::run::{NO_STORE, PATIENCE};
+use crate::common::run::{NO_STORE, until};
 use crate::common::{Cmd, End, HUGELIFT, find, open_dir, plain};
 use crate::{need, need_root, skip};
 use hugelift_core::addr::{Addr, Range};
@@ -14,7 +14,6 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
 const MB: u64 = 1 << 20;
 const SIZE: u64 = 64 * MB;
@@ -24,15 +23,6 @@ const BSS: [&str; 2] = ["--parts", "bss"];
 
 fn victim() -> PathBuf {
     plain("join").build()
-}
-
-/// Polls until the condition holds.
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < end, "not in time: {what}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
 }
 
 /// Returns the watcher of `pid`: the hugelift process that holds a pidfd of it.

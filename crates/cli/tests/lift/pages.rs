@@ -5,7 +5,7 @@
 //! What differs from a page is where the program has its data, and that a process is named by its id in place of its unit.
 
 use crate::common::huge::{files, pieces};
-use crate::common::run::{PATIENCE, end_group, spawn};
+use crate::common::run::{PATIENCE, end_group, spawn, until};
 use crate::common::{Cmd, End, HUGELIFT, Outcome, find};
 use crate::{need_root, skip};
 use serde_json::Value;
@@ -149,14 +149,6 @@ impl Program {
             is_over.store(true, Ordering::Release);
         });
         assert!(is_so(), "waited for {what}: {}", self.log());
-    }
-}
-
-fn until(what: &str, is_so: impl Fn() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "waited for {what}");
-        std::thread::sleep(Duration::from_millis(20));
     }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! perf(1) names the functions of lifted code, on every backing.
 
+use crate::common::run::until;
 use crate::common::{Cmd, End, HUGELIFT, Held, Way, each_way, fat, find};
 use crate::{need, need_root, skip};
 use std::path::{Path, PathBuf};
@@ -8,15 +9,6 @@ use std::process::{Command, Output};
 
 fn perf_map_of(pid: u32) -> PathBuf {
     PathBuf::from(format!("/tmp/perf-{pid}.map"))
-}
-
-/// Waits until the watcher has written its file, or removed it.
-fn until(what: &str, done: impl Fn() -> bool) {
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
-    while !done() {
-        assert!(std::time::Instant::now() < deadline, "not {what} in 30 s");
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
 }
 
 /// Copies in anonymous memory have a file of names for perf, as long as the program lives and

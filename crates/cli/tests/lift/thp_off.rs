@@ -3,11 +3,10 @@
 //! lifted all the same, by each command that lifts a program while it runs. Its own memory stays as it wants it.
 
 use crate::common::huge::{files, pieces, smaps};
-use crate::common::run::{PATIENCE, end_group};
+use crate::common::run::{PATIENCE, end_group, until};
 use crate::common::{Cmd, End, HUGELIFT, Held, Outcome, fat};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 /// At fixed addresses: other processes can have the same huge pages. On a tmpfs its page cache is in small pages.
 fn program(dir: &Path) -> PathBuf {
@@ -56,14 +55,6 @@ fn assert_off(pid: u32) {
     assert!(status.contains("THP_enabled:\t0"), "{status}");
     let own: u64 = smaps(pid).iter().filter(|u| u.mapping.prot.write).map(|u| u.anon_huge).sum();
     assert_eq!(own, 0);
-}
-
-fn until(what: &str, is_so: impl Fn() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "waited for {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! The watcher of a run: what is copied while a program runs, what it opens later, the processes that it
 //! starts.
 
-use crate::common::run::PATIENCE;
+use crate::common::run::until;
 use crate::common::{Cmd, End, HUGELIFT, Outcome, fat};
 use crate::{need, need_root, skip};
 use std::path::{Path, PathBuf};
@@ -230,14 +230,6 @@ fn watchers(entry: &str) -> Vec<i32> {
         exe == hugelift && environ.split(|b| *b == 0).any(|e| e == entry.as_bytes())
     };
     all.filter(is_ours).collect()
-}
-
-fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !done() {
-        assert!(Instant::now() < end, "{what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 /// It is one process, which ends with the program, and which the program does not need.

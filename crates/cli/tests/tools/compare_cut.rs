@@ -3,7 +3,7 @@
 //! is said to be.
 
 use crate::common::huge::{files, pieces};
-use crate::common::run::{NO_STORE, PATIENCE, wait};
+use crate::common::run::{NO_STORE, finished, until};
 use crate::common::{Cmd, End, HUGELIFT, Held, Outcome, fat, fits};
 use crate::need_root;
 use nix::sys::signal::{Signal, kill};
@@ -11,7 +11,6 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// Starts a program that works, with these words.
@@ -59,21 +58,6 @@ fn of_process(pid: u32, backing: &str, store: &str, count: &Path, more: &[&str])
 /// Waits until so many periods have begun.
 fn periods(count: &Path, many: u64) {
     until("the periods", || count.metadata().is_ok_and(|meta| meta.len() >= 2 * many));
-}
-
-fn until(what: &str, is_so: impl Fn() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "waited for {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-fn finished(mut child: Child) -> Outcome {
-    let end = wait(&mut child, Instant::now() + PATIENCE).expect("it ends");
-    let output = child.wait_with_output().expect("its output");
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
-    Outcome { stdout: text(output.stdout), stderr: text(output.stderr), end }
 }
 
 /// Asserts that it ends so, with one line that has these words, and with the pairs that it has. Returns the comparison.

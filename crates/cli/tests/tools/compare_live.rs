@@ -3,7 +3,7 @@
 
 use crate::common::cache;
 use crate::common::huge::{files, pieces};
-use crate::common::run::{NO_STORE, PATIENCE, wait};
+use crate::common::run::{NO_STORE, PATIENCE, finished, until};
 use crate::common::{Cmd, End, HUGELIFT, Held, Outcome, fat, find, fits};
 use crate::{need, need_root};
 use nix::sys::signal::{Signal, kill};
@@ -54,21 +54,6 @@ fn started(pid: u32, period: &str, words: &[&str]) -> Child {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     command.spawn().expect("hugelift")
-}
-
-fn finished(mut child: Child) -> Outcome {
-    let end = wait(&mut child, Instant::now() + PATIENCE).expect("it ends");
-    let output = child.wait_with_output().expect("its output");
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
-    Outcome { stdout: text(output.stdout), stderr: text(output.stderr), end }
-}
-
-fn until(what: &str, is_so: impl Fn() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "waited for {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// Returns the huge bytes of a program's code and constants in a process.

@@ -10,9 +10,10 @@ use std::path::Path;
 
 /// Files whose descriptor or mapping lets the kernel or a device write to memory later, without a thread: the
 /// beginning of their names, and what they are.
-const LATER: [(&str, &str); 9] = [
+const LATER: [(&str, &str); 10] = [
     ("anon_inode:[io_uring]", "io_uring"),
     ("/[aio]", "asynchronous I/O (io_setup)"),
+    ("/dev/vhost-", "vhost"),
     ("/dev/infiniband/", "RDMA"),
     ("/dev/vfio/", "a device (VFIO)"),
     ("anon_inode:[vfio-device]", "a device (VFIO)"),
@@ -158,7 +159,13 @@ mod tests {
 
     #[test]
     fn files_that_are_written_through_later() {
-        for path in ["anon_inode:[io_uring]", "/[aio]", "/dev/infiniband/uverbs0", "/dev/dri/renderD128"] {
+        for path in [
+            "anon_inode:[io_uring]",
+            "/[aio]",
+            "/dev/vhost-net",
+            "/dev/infiniband/uverbs0",
+            "/dev/dri/renderD128",
+        ] {
             assert!(writes_later(Path::new(path)).is_err(), "{path}");
         }
         for path in ["/dev/null", "anon_inode:[eventpoll]", "socket:[7]", "/usr/lib/aio", "/dev/pts/0"] {

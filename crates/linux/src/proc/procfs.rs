@@ -12,7 +12,7 @@ use crate::proc::status::parse_status;
 use hugelift_core::addr::{Addr, Range};
 use hugelift_core::maps::{FileId, Mapping, MapsError, parse_maps};
 use hugelift_core::printable::Untrusted;
-use hugelift_core::proc_stat::{Stat, parse_last_cpu, parse_stat};
+use hugelift_core::proc_stat::{Identity, Stat, parse_last_cpu, parse_stat};
 use hugelift_core::smaps::{Usage, parse_smaps};
 use nix::errno::Errno;
 use std::collections::BTreeSet;
@@ -350,6 +350,11 @@ impl Process {
             errno => ProcError::Io { path: path.into(), errno },
         }
     }
+}
+
+/// Returns whether a process lives, and its id is not that of another by now.
+pub fn is_alive(identity: Identity) -> bool {
+    Process::new(identity.0).stat().is_ok_and(|stat| stat.is_alive(identity))
 }
 
 /// Reads and parses a list of mappings. A list that changed while it was read is read again.

@@ -8,6 +8,7 @@ use super::records::Batch;
 use super::threads::Threads;
 use crate::perf::refusal::PerfError;
 use hugelift_core::heat::PagesInUse;
+use hugelift_core::proc_stat::Identity;
 use hugelift_linux::machine::base_page;
 use hugelift_linux::proc::clock::cpu_time_of_thread;
 use hugelift_linux::proc::procfs::Process;
@@ -26,9 +27,6 @@ const THREADS: usize = 256;
 const ENOUGH: u64 = 100;
 /// Samples that fit into the ring of a thread, with some room.
 const ROOM: u32 = 400;
-
-/// A process by its id and its start.
-pub type Identity = (u32, u64);
 
 /// The processes that are sampled.
 #[derive(Debug)]

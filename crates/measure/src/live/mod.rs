@@ -13,7 +13,7 @@ mod work;
 pub use command::Command;
 pub use metric::Metric;
 pub use observed::{Observed, observe};
-pub use reading::{Identity, NoWork, OfProcess, Reading, run};
+pub use reading::{NoWork, OfProcess, Reading, run};
 pub use waiting::{Threads, never_waited};
 pub use work::{Steady, WINDOWS, Window, Work, WorkCounter, choose};
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What processes do before the experiment, window by window.
 
-use super::reading::Identity;
 use super::work::{Counts, WINDOWS, Window, Work, WorkCounter};
 use anyhow::{Result, ensure};
+use hugelift_core::proc_stat::Identity;
 use hugelift_linux::proc::clock::cpu_time;
 use hugelift_linux::proc::procfs::Process;
 use std::collections::BTreeMap;
@@ -31,7 +31,7 @@ impl Observed {
         let read = |(identity, counter): (Identity, &WorkCounter)| {
             let (cpu, counts) = (cpu_time(identity.0).ok()?, counter.counts());
             let stat = Process::new(identity.0).stat().ok()?;
-            let lives = stat.identity() == identity && !stat.has_ended();
+            let lives = stat.is_alive(identity);
             let faults_of_children = stat.minor_faults_of_children;
             lives.then_some((identity, SoFar { cpu, counts, faults_of_children }))
         };

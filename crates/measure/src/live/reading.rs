@@ -7,6 +7,7 @@ use super::work::{Work, WorkCounter};
 use crate::memory::Memory;
 use crate::run::Run;
 use anyhow::{Result, bail, ensure};
+use hugelift_core::proc_stat::Identity;
 use hugelift_linux::proc::clock::{cpu_time, ticks_per_second};
 use hugelift_linux::proc::procfs::Process;
 use std::collections::BTreeMap;
@@ -16,9 +17,6 @@ use std::time::{Duration, Instant};
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct NoWork(String);
-
-/// What distinguishes a process from all others: its id, and when it was started.
-pub type Identity = (u32, u64);
 
 /// What is read of one process.
 #[derive(Clone, Copy, Default, PartialEq, Debug)]
@@ -43,7 +41,7 @@ impl OfProcess {
         let Ok(cpu) = cpu_time(identity.0) else { return Ok(None) };
         let count = counter.map(|(counter, work)| counter.count(work)).transpose();
         match Process::new(identity.0).stat() {
-            Ok(stat) if stat.identity() == identity && !stat.has_ended() => Ok(Some(OfProcess {
+            Ok(stat) if stat.is_alive(identity) => Ok(Some(OfProcess {
                 cpu,
                 count: count?,
                 minor_faults: stat.minor_faults,

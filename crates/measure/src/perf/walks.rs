@@ -6,14 +6,12 @@ use crate::perf::hardware::{Hardware, NoHardware, cpus};
 use crate::pmu::metric::metrics;
 use crate::pmu::tables::Formulas;
 use crate::pmu::{Count, Sample};
+use hugelift_core::proc_stat::Identity;
 use hugelift_linux::proc::procfs::Process;
 use std::collections::{HashMap, HashSet};
 
 /// The most threads that are counted: each needs a file for every event.
 const MOST_THREADS: usize = 256;
-
-/// The id of a process and when it was started, as ids are reused.
-pub type Identity = (u32, u64);
 
 /// Counters of a few processes.
 #[derive(Debug)]

@@ -9,22 +9,20 @@ use super::uncounted::Uncounted;
 use crate::compare::cut::Ended;
 use anyhow::{Context as _, Error, Result, anyhow, bail, ensure};
 use hugelift_core::addr::Range;
+use hugelift_core::proc_stat::Identity;
 use hugelift_lift::attach::Pages;
-use hugelift_linux::proc::procfs::Process;
+use hugelift_linux::proc::procfs::is_alive;
 use hugelift_measure::comparison::Memory;
 use hugelift_measure::interrupt;
 use hugelift_measure::live::{
-    Command, Identity, Observed, Processes, Reading, State, Switching, Threads, Work, WorkCounter,
+    Command, Observed, Processes, Reading, State, Switching, Threads, Work, WorkCounter,
 };
 use hugelift_measure::perf::counters::raise_file_limit;
 use hugelift_measure::timed::Seen;
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
 
 /// How often the processes are listed in a switch at most: some may come while others are switched.
 const LISTINGS: u32 = 4;
-/// How long the last process may take to end whose work no longer counts.
-const DYING: Duration = Duration::from_secs(1);
 
 /// The processes, and in which state they are.
 pub struct Batch<'a> {
@@ -210,7 +208,7 @@ impl Batch<'_> {
             }
         }
         self.collect();
-        failed.retain(|identity, _| is_there(*identity));
+        failed.retain(|identity, _| is_alive(*identity));
         let count = failed.len();
         if let Some((_, error)) = failed.pop_first() {
             let more = if count > 1 { format!(" (and {} more)", count - 1) } else { String::new() };
@@ -241,24 +239,16 @@ impl Batch<'_> {
 
     /// Returns whether the experiment is over, as its processes have ended.
     pub fn has_ended(&self) -> bool {
-        let lives = |(identity, _): (&Identity, _)| is_there(*identity);
+        let lives = |(identity, _): (&Identity, _)| is_alive(*identity);
         match self.members.outlive_first() {
             true => !self.all.iter().any(lives) && self.members.now().is_err(),
-            false => !is_there(self.first),
+            false => !is_alive(self.first),
         }
     }
 
     /// Returns `error`, or [`Ended`] if it comes from the end of the processes.
     pub fn cause(&self, error: Error) -> Error {
-        let deadline = Instant::now() + DYING;
-        while !self.has_ended() {
-            // An interrupted experiment does not wait.
-            if interrupt::check().is_err() || Instant::now() >= deadline {
-                return error;
-            }
-            std::thread::sleep(DYING / 20);
-        }
-        Ended.into()
+        Ended::cause_of(error, || self.has_ended())
     }
 
     /// Begins to count the work of each, also of those that come later.
@@ -311,10 +301,14 @@ impl Batch<'_> {
         checked
     }
 
-    /// Returns the huge parts of those that are switched; `None` where smaps could not be read.
+    /// Returns the huge parts of those that are switched; `None` where smaps of one that lives could not be read.
     pub fn memory(&self) -> Option<Memory> {
-        let living = self.all.values().filter_map(Member::switched).filter(|subject| !subject.has_ended());
-        living.map(|subject| Seen::now(subject.pid).memory).reduce(|one, two| Some(one? + two?)).flatten()
+        let switched = self.all.values().filter_map(Member::switched);
+        let seen: Vec<(&Subject, Option<Memory>)> =
+            switched.map(|subject| (subject, Seen::now(subject.pid).memory)).collect();
+        // One that ends while it is read has no smaps.
+        let living = seen.into_iter().filter(|(subject, seen)| seen.is_some() || !subject.has_ended());
+        living.map(|(_, seen)| seen).reduce(|one, two| Some(one? + two?)).flatten()
     }
 
     /// Returns those that live.
@@ -363,10 +357,4 @@ impl Batch<'_> {
             }
         }
     }
-}
-
-/// Returns whether a process lives, and its id is not that of another by now.
-fn is_there((pid, start): Identity) -> bool {
-    let stat = Process::new(pid).stat();
-    stat.is_ok_and(|stat| !stat.has_ended() && stat.start == start)
 }

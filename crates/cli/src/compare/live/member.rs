@@ -6,9 +6,10 @@ use super::subject::Subject;
 use crate::compare::cut::Ended;
 use anyhow::{Error, Result};
 use hugelift_core::printable::Untrusted;
+use hugelift_core::proc_stat::Identity;
 use hugelift_lift::attach::Name;
-use hugelift_linux::proc::procfs::Process;
-use hugelift_measure::live::{Identity, State, WorkCounter};
+use hugelift_linux::proc::procfs::{Process, is_alive};
+use hugelift_measure::live::{State, WorkCounter};
 
 /// One of the processes.
 pub struct Member {
@@ -72,9 +73,7 @@ impl Member {
 
     /// Returns whether it has ended, or executes another program since.
     pub fn is_gone(&self) -> bool {
-        let process = Process::new(self.identity.0);
-        let lives = process.stat().is_ok_and(|s| s.identity() == self.identity && !s.has_ended());
-        !lives || process.executable().ok() != self.program
+        !is_alive(self.identity) || Process::new(self.identity.0).executable().ok() != self.program
     }
 
     /// Takes over how it is left at the end. A process that was forked by one of `others` has the copies that this one had at

@@ -11,19 +11,16 @@ use hugelift_core::snapshot::{Part, Snapshot};
 use hugelift_lift::attach::{
     AttachOptions, Change, Chosen, Name, Pages, attach, could_lift_again, map_by, restore,
 };
-use hugelift_linux::proc::procfs::Process;
+use hugelift_linux::proc::procfs::{Process, is_alive};
 use hugelift_linux::proc::snapshot;
-use hugelift_measure::interrupt;
 use hugelift_measure::live::{State, Switching};
 use hugelift_measure::timed::Seen;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How often a restoring at the end is tried: a thread that cannot be borrowed now may be later.
 const TRIES: u32 = 3;
 /// The smallest base page of the supported machines.
 const SMALLEST_PAGE: usize = 4096;
-/// How long a process may take to end whose server no longer answers.
-const DYING: Duration = Duration::from_secs(1);
 
 /// A copy of code or of read-only data.
 pub struct Copy {
@@ -89,21 +86,12 @@ impl Subject {
 
     /// Returns whether the process has ended; its id may have been given to another since.
     pub fn has_ended(&self) -> bool {
-        let stat = Process::new(self.pid).stat();
-        stat.map_or(true, |stat| stat.has_ended() || stat.identity() != self.identity)
+        !is_alive(self.identity)
     }
 
     /// Returns `error`, or [`Ended`] if it comes from the end of the process.
     pub fn cause(&self, error: anyhow::Error) -> anyhow::Error {
-        let deadline = Instant::now() + DYING;
-        while !self.has_ended() {
-            // An interrupted experiment does not wait.
-            if interrupt::check().is_err() || Instant::now() >= deadline {
-                return error;
-            }
-            std::thread::sleep(DYING / 20);
-        }
-        Ended.into()
+        Ended::cause_of(error, || self.has_ended())
     }
 
     /// Makes the first lift, which also makes the store's entry.

@@ -11,6 +11,7 @@ mod frozen;
 mod go;
 mod holes;
 mod hostile;
+mod kernel_threads;
 mod killed;
 mod moments;
 mod places;
