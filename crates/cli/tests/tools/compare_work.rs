@@ -126,6 +126,24 @@ fn issue_31_6_a_process_that_never_waits_has_no_verdict_by_its_cpu_time() {
     assert_eq!(held.finish().end, End::Code(0));
 }
 
+/// The scheduler takes the CPU from a loop that shares it, at steady intervals, which say nothing of the loop's work.
+#[test]
+fn issue_31_6_switches_that_the_scheduler_forces_are_no_work() {
+    let program = fat("hold").build();
+    let on_one_cpu = ["taskset", "--cpu-list", "0"];
+    let held = Held::start_busy(&Cmd::new(on_one_cpu).arg(&program).arg("burn"), None, &program);
+    let beside = Cmd::new(on_one_cpu).args(["sh", "-c", "while :; do :; done"]);
+    let mut beside = beside.command(None).stdin(Stdio::null()).spawn().expect("a shell");
+    let outcome = compare(&held, &[]);
+    beside.kill().expect("kill");
+    beside.wait().expect("wait");
+    assert_eq!((outcome.end, &*outcome.stdout), (End::Code(125), ""), "{}", outcome.stderr);
+    for words in ["it never waits", "CPU time per voluntary context switch: only 0 in one of the periods"] {
+        assert!(outcome.stderr.contains(words), "no {words:?} in {}", outcome.stderr);
+    }
+    assert_eq!(held.finish().end, End::Code(0));
+}
+
 /// Few containers, and not every machine, have tracefs mounted.
 #[test]
 fn issue_31_6_system_calls_are_counted_where_no_tracefs_is_mounted() {

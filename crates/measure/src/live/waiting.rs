@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether a process ever waits. The CPU time per second of one that never does is the same however fast it runs: it is what
+//! How often a process waits, and whether it does at all. The CPU time per second of one that never does is the same however fast it runs: it is what
 //! the scheduler gives it, and tells nothing about its work.
 
 use hugelift_linux::proc::procfs::Process;
@@ -33,16 +33,52 @@ impl Threads {
     /// `voluntary_ctxt_switches` in status (proc_pid_status(5)).
     pub fn read(pid: u32) -> Threads {
         let process = Process::new(pid);
-        let text = |thread: i32, file: &str| {
-            String::from_utf8(process.read(&format!("task/{thread}/{file}")).ok()?).ok()
-        };
         let done = |thread: i32| -> Option<(i32, Done)> {
-            let (schedule, status) = (text(thread, "schedstat")?, text(thread, "status")?);
-            let switches = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+            let schedule = text(&process, thread, "schedstat")?;
             let cpu = schedule.split_whitespace().next()?.parse().ok()?;
-            Some((thread, Done { cpu, waits: switches.trim().parse().ok()? }))
+            Some((thread, Done { cpu, waits: waits(&process, thread)? }))
         };
         Threads(process.threads().into_iter().filter_map(done).collect())
+    }
+}
+
+fn text(process: &Process, thread: i32, file: &str) -> Option<String> {
+    String::from_utf8(process.read(&format!("task/{thread}/{file}")).ok()?).ok()
+}
+
+fn waits(process: &Process, thread: i32) -> Option<u64> {
+    let status = text(process, thread, "status")?;
+    status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?.trim().parse().ok()
+}
+
+/// Counts how often the threads of a process have waited.
+#[derive(Clone, Default, Debug)]
+pub struct Waits {
+    /// The last count of each thread.
+    threads: HashMap<i32, u64>,
+    /// What was last read of threads that have ended.
+    ended: u64,
+}
+
+impl Waits {
+    /// Reads the count so far. It never falls when a thread ends, as a sum over the threads would; of such a thread it lacks
+    /// what came after the last reading. `None`: the process has ended.
+    pub fn count(&mut self, pid: u32) -> Option<u64> {
+        let process = Process::new(pid);
+        let of_thread = |thread: i32| Some((thread, waits(&process, thread)?));
+        self.add(process.threads().into_iter().filter_map(of_thread).collect())
+    }
+
+    fn add(&mut self, now: HashMap<i32, u64>) -> Option<u64> {
+        if now.is_empty() {
+            return None;
+        }
+        // A count that fell is that of another thread with the same id.
+        let is_over = |thread: &i32, count: &u64| now.get(thread).is_none_or(|new| new < count);
+        self.ended +=
+            self.threads.iter().filter(|(id, count)| is_over(id, count)).map(|(_, count)| count).sum::<u64>();
+        self.threads = now;
+        Some(self.ended + self.threads.values().sum::<u64>())
     }
 }
 
@@ -90,6 +126,21 @@ mod tests {
             (&[], false),
         ] {
             assert_eq!(never_waited(&before, &threads(after)), never, "{after:?}");
+        }
+    }
+
+    #[test]
+    fn issue_31_6_the_waits_of_a_thread_that_ends_are_kept() {
+        let mut waits = Waits::default();
+        for (now, sum) in [
+            (&[(1, 10), (2, 5)][..], Some(15)),
+            (&[(1, 12)], Some(17)),
+            // Another thread has the id of the one that ended.
+            (&[(1, 12), (2, 1)], Some(18)),
+            (&[(1, 3), (2, 1)], Some(21)),
+            (&[], None),
+        ] {
+            assert_eq!(waits.add(now.iter().copied().collect()), sum, "{now:?}");
         }
     }
 

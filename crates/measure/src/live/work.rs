@@ -2,11 +2,13 @@
 //! The work of a process that has no counter of its own: what the kernel counts of it, where its CPU time for one of these is
 //! steady.
 
+use super::waiting::Waits;
 use crate::perf::counters::{Code, Counters, Start};
 use crate::perf::tracepoint;
 use anyhow::{Context as _, Result};
 use hugelift_linux::proc::procfs::Process;
 use serde::Serialize;
+use std::cell::RefCell;
 
 /// How often each state is observed before the experiment.
 pub const WINDOWS: usize = 20;
@@ -25,22 +27,24 @@ pub enum Work {
     SystemCalls,
     /// Calls like read(2) and write(2) (`syscr` and `syscw` in /proc/PID/io).
     ReadsAndWrites,
-    /// Switches away from one of its threads.
-    ContextSwitches,
+    /// How often one of its threads gave up its CPU to wait (`voluntary_ctxt_switches` in status). A switch that the scheduler
+    /// forces is none of these: it tells what else the machine does.
+    VoluntarySwitches,
     /// Bytes that these calls have moved (`rchar` and `wchar`).
     Bytes,
 }
 
 impl Work {
     /// All, in the order in which they are tried.
-    pub const ALL: [Work; 4] = [Work::SystemCalls, Work::ReadsAndWrites, Work::ContextSwitches, Work::Bytes];
+    pub const ALL: [Work; 4] =
+        [Work::SystemCalls, Work::ReadsAndWrites, Work::VoluntarySwitches, Work::Bytes];
 
     /// Returns what one of it is called.
     pub fn unit(self) -> &'static str {
         match self {
             Work::SystemCalls => "system call",
             Work::ReadsAndWrites => "call that reads or writes",
-            Work::ContextSwitches => "context switch",
+            Work::VoluntarySwitches => "voluntary context switch",
             Work::Bytes => "byte that it reads or writes",
         }
     }
@@ -62,35 +66,38 @@ pub type Counts = [Option<f64>; Work::ALL.len()];
 #[derive(Debug)]
 pub struct WorkCounter {
     pid: u32,
-    /// System calls, and then switches; or switches alone.
-    counters: Option<Counters>,
-    counts_calls: bool,
+    /// System calls.
+    calls: Option<Counters>,
+    waits: RefCell<Waits>,
 }
 
 impl WorkCounter {
     /// Opens what can be counted of a process here: only root may count system calls.
     pub fn open(pid: u32) -> WorkCounter {
         let threads = Process::new(pid).threads();
-        let switches = vec![Code::CONTEXT_SWITCHES];
-        let open = |codes: &[Vec<Code>]| Counters::open_for_process(codes, &threads, Start::Asked).ok();
-        let calls = tracepoint::number("raw_syscalls/sys_enter").map(|id| vec![Code::tracepoint(id)]);
-        let both = calls.and_then(|calls| open(&[calls, switches.clone()]));
-        let counts_calls = both.is_some();
-        let counters = both.or_else(|| open(&[switches])).filter(|counters| !counters.user_only);
-        counters.iter().for_each(Counters::enable);
-        WorkCounter { pid, counts_calls: counts_calls && counters.is_some(), counters }
+        let open =
+            |id: u64| Counters::open_for_process(&[vec![Code::tracepoint(id)]], &threads, Start::Asked).ok();
+        let calls = tracepoint::number("raw_syscalls/sys_enter").and_then(open);
+        let calls = calls.filter(|counters| !counters.user_only);
+        calls.iter().for_each(Counters::enable);
+        WorkCounter { pid, calls, waits: RefCell::default() }
     }
 
     /// Reads what was counted so far.
     pub fn counts(&self) -> Counts {
-        let mut counted = self.counters.iter().flat_map(Counters::read).map(|group| {
-            let count = group.first().copied().flatten()?;
-            Some(count.value as f64)
-        });
-        let calls = if self.counts_calls { counted.next().flatten() } else { None };
-        let switches = counted.next().flatten();
-        let [reads_and_writes, bytes] = moved(self.pid);
-        [calls, reads_and_writes, switches, bytes]
+        Work::ALL.map(|work| self.counted(work))
+    }
+
+    fn counted(&self, work: Work) -> Option<f64> {
+        match work {
+            Work::SystemCalls => {
+                let groups = self.calls.as_ref()?.read();
+                Some(groups.first()?.first().copied().flatten()?.value as f64)
+            }
+            Work::ReadsAndWrites => moved(self.pid, ["syscr", "syscw"]),
+            Work::VoluntarySwitches => Some(self.waits.borrow_mut().count(self.pid)? as f64),
+            Work::Bytes => moved(self.pid, ["rchar", "wchar"]),
+        }
     }
 
     /// Reads one of them.
@@ -99,18 +106,17 @@ impl WorkCounter {
     /// It cannot be read, for instance because the process has ended.
     pub fn count(&self, work: Work) -> Result<f64> {
         let missing = || format!("the number of each {} of process {} cannot be read", work.unit(), self.pid);
-        self.counts()[work.index()].with_context(missing)
+        self.counted(work).with_context(missing)
     }
 }
 
-/// Returns the calls that read or wrote, and their bytes.
-fn moved(pid: u32) -> [Option<f64>; 2] {
+/// Returns the sum of two fields of /proc/PID/io (proc_pid_io(5)).
+fn moved(pid: u32, [one, other]: [&str; 2]) -> Option<f64> {
     let text = String::from_utf8(Process::new(pid).read("io").unwrap_or_default()).unwrap_or_default();
     let field = |name: &str| -> Option<f64> {
         text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": ")?.trim().parse().ok())
     };
-    let sum = |one, other| Some(field(one)? + field(other)?);
-    [sum("syscr", "syscw"), sum("rchar", "wchar")]
+    Some(field(one)? + field(other)?)
 }
 
 /// What happened between two readings.
@@ -181,7 +187,7 @@ fn judge(work: Work, states: [&[Window]; 2]) -> Result<f64, String> {
     if largest > STEADY {
         return Err(format!("varies by {:.0} %", 100.0 * largest));
     }
-    // How often a thread is switched depends on what else the machine does.
+    // How often a thread waits depends on what else the machine does.
     let mix = [Work::SystemCalls, Work::ReadsAndWrites, Work::Bytes];
     for other in mix.into_iter().filter(|other| *other != work) {
         let of = |windows: &[Window]| -> Option<Vec<f64>> {
