@@ -126,7 +126,7 @@ fn changes(freed: Freed) -> String {
 /// Drops the damaged ones of `entries`; returns whether there were any.
 fn drop_damaged(store: &Store, entries: &[Entry]) -> Result<bool, StoreError> {
     let damaged: Vec<&Entry> = entries.iter().filter(|e| e.state == State::Damaged).collect();
-    store.drop_entries(|e| damaged.iter().any(|d| (&d.name, &d.path) == (&e.name, &e.path)))?;
+    store.drop_entries(|e| damaged.iter().any(|d| (&d.names, &d.path) == (&e.names, &e.path)))?;
     Ok(!damaged.is_empty())
 }
 
@@ -181,7 +181,7 @@ fn as_json(entries: &[Entry]) -> Value {
     let entry = |e: &Entry| {
         json!({
             "object": Untrusted::from(&e.path),
-            "entry": e.name,
+            "files": e.names,
             "bytes": e.bytes,
             "huge_bytes": e.huge,
             "users": e.users,

@@ -127,6 +127,12 @@ impl Range {
     }
 }
 
+/// Returns what of `ranges` no one of `holes` covers.
+pub fn without(ranges: Vec<Range>, holes: impl IntoIterator<Item = Range>) -> Vec<Range> {
+    let cut = |left: Vec<Range>, hole: Range| left.into_iter().flat_map(|range| range.minus(hole)).collect();
+    holes.into_iter().fold(ranges, cut)
+}
+
 impl fmt::Display for Range {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#x}-{:#x}", self.start.0, self.end.0)

@@ -178,7 +178,7 @@ pub enum Copies {
     All,
     /// Nothing yet: it is copied while the program runs, when that is worth its cost ([`crate::worth`]).
     Later,
-    /// Only the code that the process was seen to use. Nothing is added to the store, whose entries hold whole objects.
+    /// Only the code that the process was seen to use. The store gets an entry of that alone.
     Hot(HotCode),
 }
 

@@ -1,20 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The record that the store writes of an entry: which file it was copied from, and which file holds it.
+//! The record that the store writes of an object: which file it was copied from, and which entries hold the copies.
 //!
 //! ```text
-//!   record  1f-2a3b.json  --- source: /usr/lib/libLLVM.so, inode, size, times
-//!                         '-- entry:  9c1d…04 (a hash of the bytes), inode, size, change time
+//!   record  1f-2a3b.json  --- source:  /usr/lib/libLLVM.so, inode, size, times
+//!                         |-- entry:   9c1d…04 (a hash of the bytes), inode, size, change time
+//!                         '-- entry:   03e7…a1
 //!   entry   9c1d…04       | head, hole to the next huge page | span | span | tail |
 //! ```
 //!
-//! A record is valid while both files are still as it describes them.
+//! An entry holds what was asked for when it was made: all of an object, or the code that a process was seen to use. What
+//! another process needs besides comes into a further entry, and no span is in two. A record is valid while all its
+//! files are still as it describes them.
 
 use crate::addr::{Addr, PageSize, Range};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 /// Version of the format. Records of other versions are ignored: the next start writes a new one.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
+
+/// The most entries of an object. Each is opened at each start.
+pub const MOST_ENTRIES: usize = 16;
 
 /// A time of a file: seconds and nanoseconds since the epoch.
 pub type Time = (i64, i64);
@@ -55,7 +61,32 @@ pub enum Evidence {
     Bytes,
 }
 
-/// One entry of the store, and the file that it was copied from.
+/// A file of the store that holds bytes of an object.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct EntryFile {
+    /// Its name: a hash of its contents, with a secret of the store if the object is not public.
+    pub name: String,
+    /// The file as it is.
+    pub file: Identity,
+    /// The spans that it holds, by offset.
+    pub spans: Vec<StoredSpan>,
+    /// Number of bytes at its start and behind the spans that name the functions in it
+    /// ([`crate::entry_elf`]).
+    pub names: (u64, u64),
+}
+
+/// Bytes of a process that an entry holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Held {
+    /// The bytes in the process.
+    pub range: Range,
+    /// Which entry: an index into [`Record::entries`].
+    pub entry: usize,
+    /// Their offset in its file.
+    pub offset: u64,
+}
+
+/// What the store has of an object, and the file that it was copied from.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Record {
     /// [`VERSION`].
@@ -69,22 +100,14 @@ pub struct Record {
     pub source: Identity,
     /// What a start must compare, besides [`Record::source`], to know that the file is unchanged.
     pub evidence: Evidence,
-    /// Every user may read the object, and so the entry and this record.
+    /// Every user may read the object, and so the entries and this record.
     pub public: bool,
-    /// Name of the entry's file: a hash of its contents, with a secret of the store if the
-    /// object is not public.
-    pub entry: String,
-    /// The entry's file.
-    pub held: Identity,
-    /// Size of its huge pages, in bytes.
+    /// Size of the entries' huge pages, in bytes.
     pub page: u64,
     /// The object's bias modulo `page`, which decides where its huge pages begin.
     pub skew: u64,
-    /// The spans that it holds, by offset.
-    pub spans: Vec<StoredSpan>,
-    /// Number of bytes at its start and behind the spans that name the functions in it
-    /// ([`crate::entry_elf`]).
-    pub names: (u64, u64),
+    /// The entries, the oldest first.
+    pub entries: Vec<EntryFile>,
 }
 
 /// Why bytes are not a valid record.
@@ -102,8 +125,8 @@ pub enum RecordError {
 }
 
 impl Record {
-    /// Reads what [`Record::to_json`] wrote. An accepted record has no contradictions: its spans are
-    /// whole huge pages of the entry, in order and without overlap.
+    /// Reads what [`Record::to_json`] wrote. An accepted record has no contradictions: the spans of an
+    /// entry are whole huge pages of it, in order and without overlap, and none is in two entries.
     ///
     /// # Errors
     /// Returns a [`RecordError`] if it is not a valid record.
@@ -132,7 +155,45 @@ impl Record {
 
     fn check(&self) -> Result<(), &'static str> {
         let page = PageSize::new(self.page).ok_or("the page size is invalid")?;
-        if !is_entry(&self.entry) {
+        if self.entries.is_empty() || self.entries.len() > MOST_ENTRIES {
+            return Err("no entry, or too many");
+        }
+        self.entries.iter().try_for_each(|entry| entry.check(page, self.skew))?;
+        let spans = self.entries.iter().flat_map(|entry| &entry.spans);
+        let mut held: Vec<(u64, u64)> = spans.map(|span| (span.vaddr, span.vaddr + span.bytes)).collect();
+        held.sort_unstable();
+        if held.windows(2).any(|pair| pair[0].1 > pair[1].0) {
+            return Err("two spans hold the same bytes");
+        }
+        Ok(())
+    }
+
+    /// Returns the parts of `range`, of an object that is loaded with `bias`, that the entries hold, by address.
+    pub fn held(&self, range: Range, bias: u64) -> Vec<Held> {
+        let mut held = Vec::new();
+        for (entry, file) in self.entries.iter().enumerate() {
+            for span in &file.spans {
+                let loaded = Range::sized(Addr(span.vaddr.wrapping_add(bias)), span.bytes);
+                let part = loaded.and_then(|loaded| Some((loaded, loaded.intersect(range)?)));
+                held.extend(part.map(|(loaded, range)| {
+                    let offset = span.offset + (range.start.0 - loaded.start.0);
+                    Held { range, entry, offset }
+                }));
+            }
+        }
+        held.sort_unstable_by_key(|held| held.range);
+        held
+    }
+
+    /// Returns the number of bytes of the object that it holds.
+    pub fn bytes(&self) -> u64 {
+        self.entries.iter().map(EntryFile::bytes).sum()
+    }
+}
+
+impl EntryFile {
+    fn check(&self, page: PageSize, skew: u64) -> Result<(), &'static str> {
+        if !is_entry(&self.name) {
             return Err("the entry's name is invalid");
         }
         if self.spans.is_empty() {
@@ -145,7 +206,7 @@ impl Record {
         }
         for span in &self.spans {
             let end = span.offset.checked_add(span.bytes).ok_or("a span ends beyond 2^64")?;
-            let start = span.vaddr.wrapping_add(self.skew);
+            let start = span.vaddr.wrapping_add(skew);
             let whole = [start, span.bytes, span.offset].iter().all(|n| n % page.bytes() == 0);
             if !whole || span.bytes == 0 || span.vaddr.checked_add(span.bytes).is_none() {
                 return Err("a span is not of whole pages");
@@ -155,21 +216,10 @@ impl Record {
             }
             free = end;
         }
-        if free.checked_add(self.names.1) != Some(self.held.bytes) {
+        if free.checked_add(self.names.1) != Some(self.file.bytes) {
             return Err("spans and names do not end with the entry");
         }
         Ok(())
-    }
-
-    /// Returns the offset in the entry of `range` of an object that is loaded with `bias`.
-    pub fn offset_of(&self, range: Range, bias: u64) -> Option<u64> {
-        if bias % self.page != self.skew {
-            return None;
-        }
-        let stated = Range::sized(Addr(range.start.0.wrapping_sub(bias)), range.len())?;
-        let holds = |s: &&StoredSpan| Range::sized(Addr(s.vaddr), s.bytes).is_some_and(|r| r.covers(stated));
-        let span = self.spans.iter().find(holds)?;
-        Some(span.offset + (stated.start.0 - span.vaddr))
     }
 
     /// Returns the number of bytes of the object that it holds.
@@ -231,15 +281,25 @@ mod tests {
             source: id,
             evidence: Evidence::Times,
             public: true,
-            entry: "ab".repeat(32),
-            held: id,
             page: MB2,
             skew: 0,
-            spans: vec![
-                StoredSpan { vaddr: 0, bytes: MB2, offset: MB2 },
-                StoredSpan { vaddr: 3 * MB2, bytes: MB2, offset: 2 * MB2 },
+            entries: vec![
+                EntryFile {
+                    name: "ab".repeat(32),
+                    file: id,
+                    spans: vec![
+                        StoredSpan { vaddr: 0, bytes: MB2, offset: MB2 },
+                        StoredSpan { vaddr: 3 * MB2, bytes: MB2, offset: 2 * MB2 },
+                    ],
+                    names: (MB2, 9),
+                },
+                EntryFile {
+                    name: "cd".repeat(32),
+                    file: Identity { bytes: 2 * MB2, ..id },
+                    spans: vec![StoredSpan { vaddr: MB2, bytes: MB2, offset: MB2 }],
+                    names: (0, 0),
+                },
             ],
-            names: (MB2, 9),
         }
     }
 
@@ -255,13 +315,13 @@ mod tests {
         }
     }
 
-    /// Version 2 recorded neither the evidence nor whether an entry is public.
+    /// Version 2 recorded neither the evidence nor whether an entry is public, version 3 a single entry.
     #[test]
     fn records_of_earlier_versions_are_ignored() {
         let text = String::from_utf8(record().to_json().unwrap()).unwrap();
-        let old = text.replace(r#""version":3"#, r#""version":2"#);
+        let old = text.replace(r#""version":4"#, r#""version":3"#);
         assert_ne!(old, text);
-        assert_eq!(Record::parse(old.as_bytes()).unwrap_err(), RecordError::Version(2));
+        assert_eq!(Record::parse(old.as_bytes()).unwrap_err(), RecordError::Version(3));
         for field in [r#""evidence":"times","#, r#""public":true,"#] {
             let without = text.replace(field, "");
             assert_ne!(without, text);
@@ -273,7 +333,7 @@ mod tests {
 
     #[test]
     fn names() {
-        assert!(is_record(&record_name(0xfe00, u64::MAX)) && is_entry(&record().entry));
+        assert!(is_record(&record_name(0xfe00, u64::MAX)) && is_entry(&record().entries[0].name));
         for name in ["", "-.json", "1-2", "1-2.json.new", "x-1.json", "../1-2.json"] {
             assert!(!is_record(name) && !is_entry(name), "{name}");
         }
@@ -289,20 +349,24 @@ mod tests {
             Record::parse(&bad.to_json().unwrap()).unwrap_err()
         };
         assert_eq!(refused(|r| r.version = 9), RecordError::Version(9));
-        let changes: [fn(&mut Record); 13] = [
+        let changes: [fn(&mut Record); 17] = [
             |r| r.skew = 4096,
             |r| r.page = 3,
-            |r| r.entry = "../../etc/passwd".into(),
-            |r| r.entry.push('0'),
-            |r| r.spans.clear(),
-            |r| r.spans[0].offset = 0,
-            |r| r.spans[1].offset = MB2,
-            |r| r.spans[0].bytes = 4096,
-            |r| r.spans[1].vaddr = !(MB2 - 1),
-            |r| r.spans[1].bytes = !(MB2 - 1),
-            |r| r.held.bytes += 1,
-            |r| r.names.0 += 1,
-            |r| r.names.1 = u64::MAX,
+            |r| r.entries[0].name = "../../etc/passwd".into(),
+            |r| r.entries[1].name.push('0'),
+            |r| r.entries[1].spans.clear(),
+            |r| r.entries[0].spans[0].offset = 0,
+            |r| r.entries[0].spans[1].offset = MB2,
+            |r| r.entries[0].spans[0].bytes = 4096,
+            |r| r.entries[0].spans[1].vaddr = !(MB2 - 1),
+            |r| r.entries[0].spans[1].bytes = !(MB2 - 1),
+            |r| r.entries[0].file.bytes += 1,
+            |r| r.entries[0].names.0 += 1,
+            |r| r.entries[0].names.1 = u64::MAX,
+            |r| r.entries[1].spans[0].vaddr = 3 * MB2,
+            |r| r.entries[0].spans[1].vaddr = 0,
+            |r| r.entries.clear(),
+            |r| r.entries = vec![r.entries[0].clone(); MOST_ENTRIES + 1],
         ];
         for change in changes {
             assert!(matches!(refused(change), RecordError::Contradiction(_)));
@@ -314,13 +378,17 @@ mod tests {
         let record = record();
         let bias = 0x7f00_0000_0000;
         let range = |from: u64, to: u64| Range { start: Addr(bias + from), end: Addr(bias + to) };
-        assert_eq!(record.offset_of(range(0, MB2), bias), Some(MB2));
-        assert_eq!(record.offset_of(range(3 * MB2 + 4096, 4 * MB2), bias), Some(2 * MB2 + 4096));
-        assert_eq!(record.offset_of(range(0, 2 * MB2), bias), None);
-        assert_eq!(record.offset_of(range(0, MB2), 0), None);
-        assert_eq!(record.offset_of(range(0, MB2), bias + 4096), None);
+        let held = |from, to, bias| {
+            let held = record.held(range(from, to), bias).into_iter();
+            held.map(|h| (h.range.start.0 - bias, h.range.len(), h.entry, h.offset)).collect::<Vec<_>>()
+        };
+        assert_eq!(held(0, MB2, bias), [(0, MB2, 0, MB2)]);
+        assert_eq!(held(3 * MB2 + 4096, 5 * MB2, bias), [(3 * MB2 + 4096, MB2 - 4096, 0, 2 * MB2 + 4096)]);
+        assert_eq!(held(4096, 2 * MB2, bias), [(4096, MB2 - 4096, 0, MB2 + 4096), (MB2, MB2, 1, MB2)]);
+        assert_eq!(held(2 * MB2, 3 * MB2, bias), []);
+        assert_eq!(record.held(range(0, MB2), 0), []);
         let laid = lay_out(&[range(0, MB2), range(3 * MB2, 4 * MB2)], bias, PageSize::MB2);
-        assert_eq!(laid, record.spans);
-        assert_eq!(record.bytes(), 2 * MB2);
+        assert_eq!(laid, record.entries[0].spans);
+        assert_eq!(record.bytes(), 3 * MB2);
     }
 }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 const HUGE: u64 = 2 << 20;
 
 /// Returns a program of 13 huge pages of code, whose functions begin on one of them.
-fn wide() -> PathBuf {
+pub fn wide() -> PathBuf {
     let flags = ["-fno-toplevel-reorder", "-DWIDE", "-Wl,-z,max-page-size=0x200000"];
     plain("pages").flags(&flags).build()
 }

@@ -8,7 +8,7 @@ use super::size::usual_page;
 use super::span::{Attempt, Plan, Span};
 use super::steps::{Job, shared_steps, steps, steps_in_place};
 use super::supply::Supply;
-use crate::addr::{Addr, PageSize, Range};
+use crate::addr::{Addr, PageSize, Range, without};
 use crate::policy::{Backing, Copies, Policy};
 use crate::skip::{Reason, Skip};
 use crate::snapshot::{Extent, Part, Snapshot};
@@ -130,7 +130,8 @@ impl<'a> Planner<'a> {
                 }
                 continue;
             }
-            for piece in std::mem::take(&mut left) {
+            let pieces = std::mem::take(&mut left).into_iter();
+            for piece in pieces.flat_map(|piece| self.supply.cut(*candidate, piece)).collect::<Vec<_>>() {
                 let Some(inner) = self.allowed_within(&extent, *candidate, piece) else {
                     left.push(piece);
                     continue;
@@ -198,7 +199,7 @@ impl<'a> Planner<'a> {
         let mut left = vec![extent.range];
         for span in spans {
             self.emit(extent, *span, vec![*span], candidates);
-            left = without(left, *span);
+            left = without(left, [*span]);
         }
         for piece in left {
             let unlifted = Unlifted { extent, page, candidates, shared: true };
@@ -314,11 +315,6 @@ impl<'a> Planner<'a> {
             self.plan.spans.push(span);
         }
     }
-}
-
-/// Cuts `hole` out of `pieces`.
-fn without(pieces: Vec<Range>, hole: Range) -> Vec<Range> {
-    pieces.into_iter().flat_map(|piece| piece.minus(hole)).collect()
 }
 
 /// Joins adjacent ranges; `ranges` is sorted by address.

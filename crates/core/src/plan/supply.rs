@@ -5,7 +5,7 @@ use super::candidate::Candidate;
 use super::outer::margin;
 use super::span::Attempt;
 use super::steps::{scratch_for, widest_gap};
-use crate::addr::{PageSize, Range};
+use crate::addr::{PageSize, Range, without};
 use crate::budget::{Budget, Cost};
 use crate::by_address::ByAddress;
 use crate::policy::{Backing, Policy};
@@ -55,6 +55,19 @@ impl<'a> Supply<'a> {
             Backing::Shared => self.scratch_for_stored(span, candidate.page),
             _ => self.scratch_for(span.len(), candidate.page),
         }
+    }
+
+    /// Cuts a piece where copies of the store begin and end, if the candidate is one of these.
+    pub(super) fn cut(&self, candidate: Candidate, piece: Range) -> Vec<Range> {
+        if candidate.backing != Backing::Shared {
+            return vec![piece];
+        }
+        let held: Vec<Range> =
+            self.stored.over(piece).filter_map(|(range, _)| range.intersect(piece)).collect();
+        let mut pieces = without(vec![piece], held.iter().copied());
+        pieces.extend(held);
+        pieces.sort_unstable();
+        pieces
     }
 
     /// Returns the copy that the store has of all of `span`.

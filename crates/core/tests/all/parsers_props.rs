@@ -7,7 +7,7 @@ use hugelift_core::elf::{Dynamic, ElfError, Headers, build_id, dynamic};
 use hugelift_core::maps::{FileId, Mapping, Prot, parse_maps};
 use hugelift_core::plan::plan;
 use hugelift_core::policy::Policy;
-use hugelift_core::record::{Evidence, Identity, Record, RecordError, StoredSpan, VERSION};
+use hugelift_core::record::{EntryFile, Evidence, Identity, Record, RecordError, StoredSpan, VERSION};
 use hugelift_core::smaps::parse_smaps;
 use hugelift_core::snapshot::{Object, Snapshot};
 use proptest::collection::vec;
@@ -301,12 +301,22 @@ fn record() -> Record {
         source: held,
         evidence: Evidence::Bytes,
         public: false,
-        entry: "0f".repeat(32),
-        held,
         page: 2 << 20,
         skew: 0,
-        spans: vec![span(0, 2 << 20), span(8 << 20, 4 << 20)],
-        names: (0, 0),
+        entries: vec![
+            EntryFile {
+                name: "0f".repeat(32),
+                file: held,
+                spans: vec![span(0, 2 << 20), span(8 << 20, 4 << 20)],
+                names: (0, 0),
+            },
+            EntryFile {
+                name: "1e".repeat(32),
+                file: Identity { bytes: 4 << 20, ..held },
+                spans: vec![span(2 << 20, 2 << 20)],
+                names: (0, 0),
+            },
+        ],
     }
 }
 
@@ -333,13 +343,16 @@ proptest! {
     fn records_of_the_store(damage in damage(), range in (any::<u64>(), any::<u64>()), bias in any::<u64>()) {
         let json = damage.of(&record().to_json().unwrap());
         let Ok(record) = Record::parse(&json) else { return Ok(()) };
-        prop_assert!(record.entry.bytes().all(|b| b.is_ascii_hexdigit()));
-        for span in &record.spans {
-            prop_assert!(span.offset >= record.page && span.offset + span.bytes <= record.held.bytes);
+        for entry in &record.entries {
+            prop_assert!(entry.name.bytes().all(|b| b.is_ascii_hexdigit()));
+            for span in &entry.spans {
+                prop_assert!(span.offset >= record.page && span.offset + span.bytes <= entry.file.bytes);
+            }
         }
         let Some(range) = Range::sized(Addr(range.0), range.1) else { return Ok(()) };
-        if let Some(offset) = record.offset_of(range, bias) {
-            prop_assert!(offset + range.len() <= record.held.bytes);
+        for held in record.held(range, bias) {
+            prop_assert!(range.covers(held.range));
+            prop_assert!(held.offset + held.range.len() <= record.entries[held.entry].file.bytes);
         }
     }
 }

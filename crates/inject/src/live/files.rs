@@ -137,20 +137,27 @@ fn give_back(lent: &Lent, pid: i32, moved: Range, to: Range) {
     }
 }
 
-/// Returns device and inode of the file of exactly this mapping. Without the right to follow the links in
-/// `map_files`, the list of all mappings tells; on btrfs and overlayfs it has another device.
+/// Returns device and inode of the file that is mapped at this range. The kernel joins mappings of a file whose bytes follow
+/// each other, so the mapping may be larger. Without the right to follow the links in `map_files`, the list of all mappings
+/// tells; on btrfs and overlayfs it has another device.
 ///
 /// # Errors
-/// There is no such mapping of a file.
+/// There is no mapping of a file.
 fn file_of(pid: i32, range: Range) -> io::Result<(u64, u64)> {
-    match mapped::file_at(Process::of(pid), range) {
-        Ok(FileId { major, minor, inode }) => Ok((libc::makedev(major, minor), inode)),
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            let mappings = Process::of(pid).maps().map_err(io::Error::other)?;
-            let mapping = mappings.iter().find(|m| m.range == range && m.is_file()).ok_or(error)?;
-            let FileId { major, minor, inode } = mapping.file;
-            Ok((libc::makedev(major, minor), inode))
+    let process = Process::of(pid);
+    let around = |error| {
+        let mappings = process.maps().map_err(io::Error::other)?;
+        mappings.into_iter().find(|m| m.range.covers(range) && m.is_file()).ok_or(error)
+    };
+    let found = match mapped::file_at(process, range) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            around(error).and_then(|mapping| mapped::file_at(process, mapping.range))
         }
-        Err(error) => Err(error),
-    }
+        found => found,
+    };
+    let FileId { major, minor, inode } = match found {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => around(error)?.file,
+        found => found?,
+    };
+    Ok((libc::makedev(major, minor), inode))
 }

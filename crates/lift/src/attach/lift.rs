@@ -8,7 +8,7 @@ use super::help;
 use super::open::{forbidden_calls, free_unused, in_tracer, left, open, read_process};
 use crate::dry_run::what;
 use crate::options::Seccomp;
-use hugelift_core::addr::{Range, human_bytes};
+use hugelift_core::addr::{self, Range, human_bytes};
 use hugelift_core::advice::About;
 use hugelift_core::apply::{Outcome, apply, lifted};
 use hugelift_core::budget;
@@ -16,7 +16,7 @@ use hugelift_core::complaints::complaints;
 use hugelift_core::plan::{Plan, Span, plan};
 use hugelift_core::policy::{Backing, Copies, Policy};
 use hugelift_core::report::summary::summary;
-use hugelift_core::restore::{Replaced, replaced, without};
+use hugelift_core::restore::{replaced, without};
 use hugelift_core::skip::{Reason, Skip};
 use hugelift_core::snapshot::{Part, Snapshot, ThpOff};
 use hugelift_core::worth;
@@ -238,12 +238,7 @@ fn rest_of_plan(pid: u32, before: &Snapshot, policy: &Policy) -> Plan {
     // Copies that an earlier lift has made huge stay, and huge pages of the page cache if they are wanted.
     let copies = replaced(before);
     // The kernel does not join the mappings of a copy on pages of the pool.
-    let is_copy = |range: Range| {
-        let without = |left: Vec<Range>, copy: &Replaced| {
-            left.into_iter().flat_map(|piece| piece.minus(copy.range)).collect()
-        };
-        copies.iter().fold(vec![range], without).is_empty()
-    };
+    let is_copy = |range: Range| addr::without(vec![range], copies.iter().map(|copy| copy.range)).is_empty();
     let is_cached = |span: &Span| span.attempts.first().is_some_and(|one| one.backing == Backing::Pagecache);
     let is_done = |span: &Span| is_copy(span.range) || is_cached(span) || span.part.is_writable();
     plan.spans.retain(|span| !(is_done(span) && is_huge(pid, span.range)));

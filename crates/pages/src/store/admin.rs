@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Administration of a store: what is in it, whether it is intact, and making room.
 
-use super::entry::{self, Key};
+use super::entry::{self, Key, Naming};
 use super::error::StoreError;
 use super::names::{KEY, LOCK, MACHINE_WIDE, NEW, SEEN};
 use super::opened::Store;
 use super::place;
 use super::public::{AccessCheck, Readers};
 use super::source::identity;
+use hugelift_core::addr::PageSize;
 use hugelift_core::maps::FileId;
-use hugelift_core::record::{Record, is_entry, is_record};
+use hugelift_core::record::{EntryFile, Record, is_entry, is_record};
 use hugelift_linux::proc::procfs::Process;
 use nix::sys::stat::Mode;
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,27 +40,27 @@ pub enum State {
     Private,
 }
 
-/// An entry, as it is now.
+/// The entries of an object, as they are now.
 #[derive(Clone, Debug)]
 pub struct Entry {
     /// The object.
     pub path: PathBuf,
-    /// The name of its file in the store.
-    pub name: String,
-    /// Bytes of the object that it holds.
+    /// The names of its files in the store.
+    pub names: Vec<String>,
+    /// Bytes of the object that they hold.
     pub bytes: u64,
     /// How many of them are on huge pages.
     pub huge: u64,
-    /// The processes that map it, as far as the caller may see them.
+    /// The processes that map any of them, as far as the caller may see them.
     pub users: Vec<u32>,
-    /// When it was made.
+    /// When the oldest was made.
     pub made: SystemTime,
-    /// When a start last used it.
+    /// When a start last used them.
     pub used: SystemTime,
-    /// Whether it can be used.
+    /// Whether they can be used.
     pub state: State,
     record: String,
-    file: Option<FileId>,
+    files: BTreeSet<FileId>,
 }
 
 /// The files that were removed from a store.
@@ -96,15 +97,16 @@ impl Store {
         if any_private {
             self.close_private(access)?;
         }
-        let mut users = users(&entries.iter().filter_map(|e| e.file).collect());
+        let users = users(&entries.iter().flat_map(|e| &e.files).copied().collect());
         for entry in &mut entries {
-            entry.users = entry.file.and_then(|file| users.remove(&file)).unwrap_or_default();
+            let of_files = entry.files.iter().filter_map(|file| users.get(file)).flatten().copied();
+            entry.users = of_files.collect::<BTreeSet<u32>>().into_iter().collect();
         }
         entries.sort_by(|a, b| b.used.cmp(&a.used).then_with(|| a.path.cmp(&b.path)));
         Ok(entries)
     }
 
-    /// Describes the entry of `record`. With `whole`, which has the store's secret, all bytes are read.
+    /// Describes the entries of `record`. With `whole`, which has the store's secret, all bytes are read.
     fn entry(
         &self,
         record_name: String,
@@ -113,13 +115,15 @@ impl Store {
         whole: Option<Option<&Key>>,
         private: bool,
     ) -> Entry {
-        let opened = entry::open(&self.place.dir, &record.entry, self.place.owner);
-        let sound = opened.filter(|(file, held)| {
-            *held == record.held
-                && whole.is_none_or(|key| {
-                    entry::name_of(file, record, key).is_ok_and(|name| name == record.entry)
-                })
-        });
+        let sound = |entry: &EntryFile| {
+            let (file, held) = entry::open(&self.place.dir, &entry.name, self.place.owner)?;
+            let has_its_name = |key| {
+                let named = Naming::of(entry, record, key).and_then(|naming| entry::name_of(&file, &naming));
+                named.is_ok_and(|name| name == entry.name)
+            };
+            (held == entry.file && whole.is_none_or(has_its_name)).then_some(file)
+        };
+        let sound: Option<Vec<File>> = record.entries.iter().map(sound).collect();
         let state = match (&sound, std::fs::metadata(&record.path)) {
             (None, _) => State::Damaged,
             (_, Err(_)) => State::Gone,
@@ -128,42 +132,49 @@ impl Store {
             _ => State::Good,
         };
         let used = noted.metadata().map_or((0, 0), |m| (m.mtime(), m.mtime_nsec()));
-        let device = record.held.device;
+        let page = PageSize::new(record.page).unwrap_or(PageSize::MB2);
+        let files = sound.as_deref().unwrap_or_default().iter().zip(&record.entries);
+        let id = |entry: &EntryFile| FileId {
+            major: libc::major(entry.file.device),
+            minor: libc::minor(entry.file.device),
+            inode: entry.file.inode,
+        };
         Entry {
             path: record.path.clone(),
-            name: record.entry.clone(),
+            names: record.entries.iter().map(|entry| entry.name.clone()).collect(),
             bytes: record.bytes(),
-            huge: sound.as_ref().and_then(|(file, _)| entry::huge_bytes(file, record).ok()).unwrap_or(0),
+            huge: files.clone().filter_map(|(file, entry)| entry::huge_bytes(file, entry, page).ok()).sum(),
             users: Vec::new(),
-            made: time(record.held.changed),
+            made: time(record.entries.iter().map(|entry| entry.file.changed).min().unwrap_or_default()),
             used: time(used),
             state,
             record: record_name,
-            file: sound.map(|_| FileId {
-                major: libc::major(device),
-                minor: libc::minor(device),
-                inode: record.held.inode,
-            }),
+            files: files.map(|(_, entry)| id(entry)).collect(),
         }
     }
 
-    /// Removes an entry that a start has found outdated.
+    /// Removes entries that a start has found outdated.
     pub(super) fn forget(&self, name: &str, record: &Record) {
-        tracing::debug!(?name, path = ?record.path, "an outdated entry is removed");
-        if let Err(error) = self.remove_all(&[(name, &record.entry)]) {
-            tracing::debug!(%error, ?name, "an outdated entry cannot be removed");
+        tracing::debug!(?name, path = ?record.path, "outdated entries are removed");
+        if let Err(error) = self.remove_all(&[(name.into(), names(record))]) {
+            tracing::debug!(%error, ?name, "outdated entries cannot be removed");
         }
     }
 
-    /// Removes these records and the entries that no other record names.
-    fn remove_all(&self, records: &[(&str, &str)]) -> Result<(), StoreError> {
+    /// Removes these records, each with the names of its entries, and the entries that no other record names.
+    fn remove_all(&self, records: &[(String, Vec<String>)]) -> Result<(), StoreError> {
         if records.is_empty() {
             return Ok(());
         }
         records.iter().try_for_each(|(record, _)| self.place.close(record))?;
-        let named: BTreeSet<String> = self.records()?.into_iter().map(|(_, record)| record.entry).collect();
-        let mut unnamed = records.iter().filter(|(_, entry)| !named.contains(*entry));
-        unnamed.try_for_each(|(_, entry)| self.place.close(entry))
+        let named = self.named()?;
+        let entries = records.iter().flat_map(|(_, entries)| entries);
+        entries.filter(|entry| !named.contains(*entry)).try_for_each(|entry| self.place.close(entry))
+    }
+
+    /// Returns the names of all entries that a record has.
+    fn named(&self) -> Result<BTreeSet<String>, StoreError> {
+        Ok(self.records()?.iter().flat_map(|(_, record)| names(record)).collect())
     }
 
     fn records(&self) -> Result<Vec<(String, Record)>, StoreError> {
@@ -188,8 +199,8 @@ impl Store {
         }
         let mut records = self.records()?;
         records.retain(|(_, record)| self.is_private(record, access));
-        let names: Vec<(&str, &str)> = records.iter().map(|(name, r)| (&**name, &*r.entry)).collect();
-        self.remove_all(&names)
+        let private: Vec<_> = records.into_iter().map(|(name, record)| (name, names(&record))).collect();
+        self.remove_all(&private)
     }
 
     /// Removes entries that others may read and no record names, as an earlier version of hugelift may have
@@ -198,7 +209,7 @@ impl Store {
         if !self.may_publish() {
             return Ok(());
         }
-        let named: BTreeSet<String> = self.records()?.into_iter().map(|(_, record)| record.entry).collect();
+        let named = self.named()?;
         let is_open = |name: &str| {
             place::stat_at(&self.place.dir, name)
                 .is_ok_and(|stat| stat.st_mode & (libc::S_IRWXG | libc::S_IRWXO) != 0)
@@ -299,7 +310,8 @@ impl Store {
             self.entries(false)?.into_iter().partition(|e| e.state == State::Good);
         self.take_out(&bad)?;
         freed.entries = bad;
-        let kept: BTreeSet<&str> = good.iter().flat_map(|e| [e.name.as_str(), e.record.as_str()]).collect();
+        let kept: BTreeSet<&str> =
+            good.iter().flat_map(|e| e.names.iter().chain([&e.record])).map(String::as_str).collect();
         let old = |name: &str| {
             let Ok(stat) = place::stat_at(&self.place.dir, name) else { return false };
             time((stat.st_mtime, 0)).elapsed().is_ok_and(|age| age > FORGOTTEN)
@@ -328,9 +340,14 @@ impl Store {
     }
 
     fn take_out(&self, entries: &[Entry]) -> Result<(), StoreError> {
-        let records: Vec<(&str, &str)> = entries.iter().map(|e| (&*e.record, &*e.name)).collect();
+        let records: Vec<_> = entries.iter().map(|e| (e.record.clone(), e.names.clone())).collect();
         self.remove_all(&records)
     }
+}
+
+/// Returns the names of a record's entries.
+fn names(record: &Record) -> Vec<String> {
+    record.entries.iter().map(|entry| entry.name.clone()).collect()
 }
 
 /// Returns whether `name` is one that hugelift gives to files of a store.

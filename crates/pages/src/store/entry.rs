@@ -11,7 +11,7 @@ use super::error::StoreError;
 use super::source::identity;
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::entry_elf::Names;
-use hugelift_core::record::{Identity, Record, StoredSpan};
+use hugelift_core::record::{EntryFile, Identity, Record, StoredSpan};
 use hugelift_linux::faultpoint;
 use hugelift_linux::proc::memory::{self, MADV_COLLAPSE};
 use hugelift_linux::proc::pagemap;
@@ -151,22 +151,33 @@ fn hasher(naming: &Naming) -> blake3::Hasher {
     hasher
 }
 
+impl<'a> Naming<'a> {
+    /// Returns what an entry of a record is named by; `key` is the secret of the store.
+    ///
+    /// # Errors
+    /// The page size is invalid, or the secret is missing.
+    pub fn of(entry: &'a EntryFile, record: &'a Record, key: Option<&'a Key>) -> io::Result<Naming<'a>> {
+        let page = PageSize::new(record.page).ok_or(io::ErrorKind::InvalidData)?;
+        let key = match (record.public, key) {
+            (true, _) => None,
+            (false, Some(key)) => Some(key),
+            (false, None) => return Err(io::ErrorKind::NotFound.into()),
+        };
+        let build_id = record.build_id.as_deref();
+        Ok(Naming { spans: &entry.spans, names: entry.names, build_id, page, key })
+    }
+}
+
 /// Computes the name of an entry from its file's contents, to be compared with the name that it has.
 ///
 /// # Errors
 /// read(2)
-pub fn name_of(file: &File, record: &Record, key: Option<&Key>) -> io::Result<String> {
-    let page = PageSize::new(record.page).ok_or(io::ErrorKind::InvalidData)?;
-    let key = match (record.public, key) {
-        (true, _) => None,
-        (false, Some(key)) => Some(key),
-        (false, None) => return Err(io::ErrorKind::NotFound.into()),
-    };
-    let build_id = record.build_id.as_deref();
-    let mut hasher = hasher(&Naming { spans: &record.spans, names: record.names, build_id, page, key });
+pub fn name_of(file: &File, naming: &Naming) -> io::Result<String> {
+    let mut hasher = hasher(naming);
     let mut chunk = vec![0; CHUNK];
-    let behind = page.bytes() + record.bytes() + record.names.1;
-    for (mut at, end) in [(0, record.names.0), (page.bytes(), behind)] {
+    let start = naming.page.bytes();
+    let behind = start + naming.spans.iter().map(|s| s.bytes).sum::<u64>() + naming.names.1;
+    for (mut at, end) in [(0, naming.names.0), (start, behind)] {
         while at < end {
             let n = CHUNK.min((end - at) as usize);
             file.read_exact_at(&mut chunk[..n], at)?;
@@ -265,9 +276,8 @@ fn random() -> impl Iterator<Item = u64> {
 ///
 /// # Errors
 /// [`StoreError`]
-pub fn huge_bytes(file: &File, record: &Record) -> Result<u64, StoreError> {
-    let page = PageSize::new(record.page).unwrap_or(PageSize::MB2);
-    let map = Map::with(file, page, record.bytes(), libc::PROT_READ)?;
+pub fn huge_bytes(file: &File, entry: &EntryFile, page: PageSize) -> Result<u64, StoreError> {
+    let map = Map::with(file, page, entry.bytes(), libc::PROT_READ)?;
     Ok(map.huge())
 }
 

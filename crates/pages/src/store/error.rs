@@ -4,6 +4,7 @@
 use super::names::VARIABLE;
 use hugelift_core::addr::{PageSize, human_bytes};
 use hugelift_core::printable::Untrusted;
+use hugelift_core::record::MOST_ENTRIES;
 use hugelift_core::skip::Reason;
 use hugelift_core::snapshot::NotStored;
 use nix::errno::Errno;
@@ -74,6 +75,12 @@ pub enum StoreError {
         /// The object.
         path: Untrusted,
     },
+    /// Each entry of it is opened at each start, so there may not be very many.
+    #[error("the store has {path} in {MOST_ENTRIES} entries already, and none of them has this code")]
+    ManyEntries {
+        /// The object.
+        path: Untrusted,
+    },
     /// Its memory is not the file's.
     #[error("{path} was written to since it was loaded")]
     Written {
@@ -134,6 +141,9 @@ impl StoreError {
             StoreError::Missing { .. } => "hugelift run --backing shared PROG makes it".into(),
             StoreError::Memory(reason) => return reason.hint(),
             StoreError::Full { .. } => "hugelift store gc, hugelift store drop".into(),
+            StoreError::ManyEntries { path } => {
+                format!("hugelift store drop {path}, and the next process makes them again")
+            }
             StoreError::NotHuge { .. } => "echo 1 > /proc/sys/vm/compact_memory".into(),
             _ => return None,
         })

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Finds the entry for an object, or makes it.
+//! Finds the entries for an object, or makes one of what they lack.
 
-use super::entry::{self, Compare, Key, Naming};
+use super::entry::{self, Compare, Naming};
 use super::error::StoreError;
 use super::opened::Store;
 use super::public::{AccessCheck, Readers};
 use super::source::Source;
-use hugelift_core::addr::{PageSize, Range};
+use hugelift_core::addr::{PageSize, Range, without};
 use hugelift_core::budget::{Budget, Cost};
 use hugelift_core::entry_elf::Names;
 use hugelift_core::maps::Mapping;
-use hugelift_core::record::{self, Evidence, Record, lay_out, record_name};
+use hugelift_core::record::{self, EntryFile, Evidence, Held, MOST_ENTRIES, Record, lay_out, record_name};
 use hugelift_core::snapshot::Object;
 use hugelift_linux::faultpoint;
 use hugelift_linux::proc::mapped::MappedFiles;
@@ -40,18 +40,33 @@ pub enum Moment {
 }
 
 /// The object that a start looks up.
+#[derive(Clone, Copy)]
 pub(super) struct StoreQuery<'a> {
     pub pid: u32,
     pub files: &'a MappedFiles,
     pub object: &'a Object,
+    /// What the process can use.
     pub ranges: &'a [Range],
+    /// What of it is copied if the store does not have it.
+    pub copied: &'a [Range],
     /// Those of the ranges that are not code. For code the snapshot knows whether it is the file's.
     pub rodata: &'a [Range],
     pub page: PageSize,
     pub moment: Moment,
     pub mappings: &'a [Mapping],
-    /// Whether an entry that does not exist is made.
-    pub makes: bool,
+}
+
+/// An entry, and what of it the process can map.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub file: File,
+    /// Bytes of the process, and their offset in the file.
+    pub copies: Vec<(Range, u64)>,
+}
+
+/// Returns what of `ranges` was not found.
+pub(super) fn lacking(ranges: &[Range], found: &[Found]) -> Vec<Range> {
+    without(ranges.to_vec(), found.iter().flat_map(|found| &found.copies).map(|(range, _)| *range))
 }
 
 impl StoreQuery<'_> {
@@ -69,40 +84,46 @@ impl StoreQuery<'_> {
 }
 
 impl Store {
-    /// Returns the entry for `source`, if there is one, it and its source are unchanged since it was made, and
-    /// its bytes are those of the program. An entry of which the file itself shows that it is outdated is removed. What
-    /// the process has in its memory removes none: other processes use it.
+    /// Returns the entries for `source` that hold bytes of the ranges, if they and the source are unchanged since they
+    /// were made, and their bytes are those of the program. Entries of which a file itself shows that they are outdated
+    /// are removed. What the process has in its memory removes none: other processes use them.
     pub(super) fn look_up(
         &self,
         query: &StoreQuery,
         source: &Source,
         access: &mut AccessCheck,
-    ) -> Option<(Record, File)> {
+    ) -> Vec<Found> {
         let name = record_name(source.identity.device, source.identity.inode);
-        let (mut record, noted) = self.read(&name)?;
+        let Some((mut record, noted)) = self.read(&name) else { return Vec::new() };
         if record.public && self.may_publish() && self.is_private_now(&record, query, access) {
             self.forget(&name, &record);
-            return None;
+            return Vec::new();
         }
         // If this start finds better evidence, later ones need not compare every byte.
         let renews = record.evidence == Evidence::Bytes && self.is_own() && source.is_proven();
         let evidence = if renews { source.evidence() } else { record.evidence };
-        let file = match self.current(&record, source) {
-            Ok(file) => self.is_same(&record, &file, query, source).then_some(file)?,
+        let files = match self.current(&record, source) {
+            Ok(files) => files,
             Err(Outdated) => {
                 if self.is_own() && source.is_proven() {
                     self.forget(&name, &record);
                 }
-                return None;
+                return Vec::new();
             }
         };
+        let Some(held) = same(&record, &files, query, source) else { return Vec::new() };
         // `gc` goes by the time of the last use.
         let _ = nix::sys::stat::futimens(&noted, &TimeSpec::UTIME_OMIT, &TimeSpec::UTIME_NOW);
         if evidence != record.evidence && source.is_unchanged() {
             record.evidence = evidence;
             self.renew(&record);
         }
-        Some((record, file))
+        let of = |entry: usize| held.iter().filter(move |held| held.entry == entry);
+        let found = files.into_iter().enumerate().map(|(entry, file)| {
+            let copies = of(entry).map(|held| (held.range, held.offset)).collect();
+            Found { file, copies }
+        });
+        found.filter(|found| !found.copies.is_empty()).collect()
     }
 
     /// Returns whether not all users may read the object of a public entry any more: neither by the path at which it was
@@ -121,32 +142,27 @@ impl Store {
         }
     }
 
-    /// Opens the file of an entry, if it and the object's file are as the record says.
-    fn current(&self, record: &Record, source: &Source) -> Result<File, Outdated> {
-        let opened = entry::open(&self.place.dir, &record.entry, self.place.owner);
-        let (file, held) = opened.ok_or(Outdated)?;
-        if record.source == source.identity && held == record.held { Ok(file) } else { Err(Outdated) }
-    }
-
-    /// Returns whether an entry has the program's bytes at all ranges.
-    fn is_same(&self, record: &Record, file: &File, query: &StoreQuery, source: &Source) -> bool {
-        let laid_out = query.ranges.iter().map(|r| Some((*r, record.offset_of(*r, query.object.bias)?)));
-        let Some(laid_out) = laid_out.collect::<Option<Vec<(Range, u64)>>>() else { return false };
-        let how = match record.evidence {
-            Evidence::Times if source.is_known_by_its_times() => Compare::Some,
-            _ => Compare::All,
+    /// Opens the files of the entries, if they and the object's file are as the record says.
+    fn current(&self, record: &Record, source: &Source) -> Result<Vec<File>, Outdated> {
+        if record.source != source.identity {
+            return Err(Outdated);
+        }
+        let open = |held: &EntryFile| {
+            let (file, identity) =
+                entry::open(&self.place.dir, &held.name, self.place.owner).ok_or(Outdated)?;
+            if identity == held.file { Ok(file) } else { Err(Outdated) }
         };
-        faultpoint::moment();
-        let same = |(range, offset): &(Range, u64)| entry::is_same(file, *offset, query.pid, *range, how);
-        record.page == query.page.bytes() && laid_out.iter().all(same)
+        record.entries.iter().map(open).collect()
     }
 
-    /// Returns whether an entry that this process cannot use may be replaced by one for it. An entry that is good stays
+    /// Returns whether entries that this process cannot use may be replaced by one for it. Entries that are good stay
     /// if the process is another user's, who may have mapped the file anyhow.
     fn may_replace(&self, query: &StoreQuery, source: &Source) -> bool {
         let name = record_name(source.identity.device, source.identity.inode);
         let Some((record, _)) = self.read(&name) else { return true };
-        let is_good = self.current(&record, source).is_ok_and(|file| source.holds(&record.spans, &file));
+        let is_good = self.current(&record, source).is_ok_and(|files| {
+            record.entries.iter().zip(&files).all(|(entry, file)| source.holds(&entry.spans, file))
+        });
         !(query.files.are_of_another_user() && is_good)
     }
 
@@ -158,81 +174,105 @@ impl Store {
         budget.lack(Cost::copy(bytes)).map_or(Ok(()), |reason| Err(StoreError::Memory(reason)))
     }
 
-    /// Makes the entry that `look_up` did not find.
+    /// Makes an entry of what `look_up` did not find. Returns all entries that the process can use.
     pub(super) fn make(
         &self,
         query: &StoreQuery,
         source: &Source,
         budget: &mut Budget,
         access: &mut AccessCheck,
-    ) -> Result<(Record, File), StoreError> {
+    ) -> Result<Vec<Found>, StoreError> {
         // This check comes before the symbols are read, which takes memory itself and gives the exact size.
-        let bytes = query.ranges.iter().map(|r| r.len()).sum::<u64>();
+        let bytes = query.copied.iter().map(|r| r.len()).sum::<u64>();
         self.may_make(bytes, budget)?;
         let _lock = self.place.lock(PATIENCE)?;
-        if let Some(found) = self.look_up(query, source, access) {
+        // Another process may have made it meanwhile.
+        let mut found = self.look_up(query, source, access);
+        let ranges = lacking(query.copied, &found);
+        if ranges.is_empty() {
             return Ok(found);
         }
-        if !self.may_replace(query, source) {
-            return Err(StoreError::OtherLayout { path: query.object.path.clone().into() });
+        let object = query.object;
+        let is_usable = |record: &Record| {
+            record.page == query.page.bytes()
+                && record.skew == object.bias % query.page.bytes()
+                && self
+                    .current(record, source)
+                    .is_ok_and(|files| same(record, &files, query, source).is_some())
+        };
+        let name = record_name(source.identity.device, source.identity.inode);
+        let read = || self.read(&name).map(|(record, _)| record).filter(is_usable);
+        if read().is_none() && !self.may_replace(query, source) {
+            return Err(StoreError::OtherLayout { path: object.path.clone().into() });
         }
         // The copy takes so long that checking the other entries adds little.
         self.close_private(access)?;
         self.close_unnamed()?;
-        let spans = lay_out(query.ranges, query.object.bias, query.page);
-        let names = Names::new(query.object.headers.machine, &source.functions(), &spans);
-        let need = bytes + names.bytes();
+        let spans = lay_out(&ranges, object.bias, query.page);
+        let names = Names::new(object.headers.machine, &source.functions(), &spans);
+        let need = ranges.iter().map(|r| r.len()).sum::<u64>() + names.bytes();
         self.make_room(need)?;
         budget.take(Cost::copy(need)).map_err(StoreError::Memory)?;
+        // What there was may have been removed to make room.
+        let before = read();
+        if before.as_ref().is_some_and(|record| record.entries.len() >= MOST_ENTRIES) {
+            return Err(StoreError::ManyEntries { path: object.path.clone().into() });
+        }
         // This comes before the bytes are read: a later store to the file moves its times.
-        let evidence = if source.is_proven() { source.evidence() } else { Evidence::Bytes };
-        let public = self.may_publish()
-            && access.readers(Some(query.pid), &source.path, &source.identity) == Readers::All;
+        let evidence = match &before {
+            Some(record) if record.evidence == Evidence::Bytes => Evidence::Bytes,
+            _ if source.is_proven() => source.evidence(),
+            _ => Evidence::Bytes,
+        };
+        let public = match &before {
+            Some(record) => record.public,
+            None => {
+                self.may_publish()
+                    && access.readers(Some(query.pid), &source.path, &source.identity) == Readers::All
+            }
+        };
         let key = if public { None } else { Some(self.key()?) };
         let naming = Naming {
             spans: &spans,
             names: (names.head.len() as u64, names.tail.len() as u64),
-            build_id: query.object.build_id.as_deref(),
+            build_id: object.build_id.as_deref(),
             page: query.page,
             key: key.as_ref(),
         };
-        let fresh = entry::fill(&self.place.dir, query.pid, query.ranges, &names, &naming)?;
+        let fresh = entry::fill(&self.place.dir, query.pid, &ranges, &names, &naming)?;
         faultpoint::moment();
         if query.may_differ(source) && !source.holds(&spans, &fresh.file) {
-            return Err(StoreError::Written { path: query.object.path.clone().into() });
+            return Err(StoreError::Written { path: object.path.clone().into() });
         }
-        let names = naming.names;
-        let mut record = Record {
+        let mut record = before.unwrap_or_else(|| Record {
             version: record::VERSION,
-            path: query.object.path.clone(),
-            build_id: query.object.build_id.clone(),
+            path: object.path.clone(),
+            build_id: object.build_id.clone(),
             source: source.identity,
             evidence,
             public,
-            entry: fresh.name.clone(),
-            held: source.identity, // known once it is published
             page: query.page.bytes(),
-            skew: query.object.bias % query.page.bytes(),
-            spans,
-            names,
-        };
-        let file = self.publish(fresh, &mut record, key.as_ref())?;
+            skew: object.bias % query.page.bytes(),
+            entries: Vec::new(),
+        });
+        record.evidence = evidence;
+        let mut copies = Vec::new();
+        for (range, span) in ranges.iter().zip(&spans) {
+            copies.push((*range, span.offset));
+        }
+        let file = self.publish(fresh, &naming, &mut record)?;
         // The file must still be the same after all of it has been read.
         if !source.is_unchanged() {
-            return Err(StoreError::Written { path: query.object.path.clone().into() });
+            return Err(StoreError::Written { path: object.path.clone().into() });
         }
         faultpoint::pass(query.pid.cast_signed());
         self.write_record(&record)?;
-        Ok((record, file))
+        found.push(Found { file, copies });
+        Ok(found)
     }
 
-    /// Gives a new entry its name; returns its file, open for reading, which all processes map.
-    fn publish(
-        &self,
-        fresh: entry::Fresh,
-        record: &mut Record,
-        key: Option<&Key>,
-    ) -> Result<File, StoreError> {
+    /// Gives a new entry its name, and adds it to the record; returns its file, open for reading, which all processes map.
+    fn publish(&self, fresh: entry::Fresh, naming: &Naming, record: &mut Record) -> Result<File, StoreError> {
         let dir = &self.place.dir;
         let mode = entry::mode(record.public);
         let failed = |e| StoreError::here_io("publish a file", e);
@@ -247,17 +287,20 @@ impl Store {
                 AtFlags::AT_SYMLINK_FOLLOW,
             )
         };
+        let mut add = |file| {
+            let (name, spans) = (fresh.name.clone(), naming.spans.to_vec());
+            record.entries.push(EntryFile { name, file, spans, names: naming.names });
+        };
         match link() {
             Err(Errno::EEXIST) => {
                 // An entry of the same contents, or one that a killed start has left.
-                if let Some((file, held)) = entry::open(dir, &fresh.name, self.place.owner) {
-                    record.held = held;
-                    if held.bytes == fresh.file.metadata().map_err(failed)?.len()
-                        && entry::name_of(&file, record, key).is_ok_and(|name| name == fresh.name)
-                        && file.metadata().is_ok_and(|m| m.mode() & 0o7777 == mode)
-                    {
-                        return Ok(file);
-                    }
+                if let Some((file, held)) = entry::open(dir, &fresh.name, self.place.owner)
+                    && held.bytes == fresh.file.metadata().map_err(failed)?.len()
+                    && entry::name_of(&file, naming).is_ok_and(|name| name == fresh.name)
+                    && file.metadata().is_ok_and(|m| m.mode() & 0o7777 == mode)
+                {
+                    add(held);
+                    return Ok(file);
                 }
                 self.place.close(&fresh.name)?;
                 link().map_err(|e| StoreError::here("publish a file", e))?;
@@ -266,7 +309,7 @@ impl Store {
         }
         drop(fresh.file);
         let (file, held) = entry::open(dir, &fresh.name, self.place.owner).ok_or(StoreError::Unreadable)?;
-        record.held = held;
+        add(held);
         Ok(file)
     }
 
@@ -279,6 +322,28 @@ impl Store {
         let mode = if record.public { Mode::from_bits_truncate(0o644) } else { private };
         self.place.replace(&name, &json, mode)
     }
+}
+
+/// Returns what the entries hold of the query's ranges; `None` if they have other huge pages than the process, or other
+/// bytes anywhere.
+fn same(record: &Record, files: &[File], query: &StoreQuery, source: &Source) -> Option<Vec<Held>> {
+    let page = query.page.bytes();
+    if record.page != page || query.object.bias % page != record.skew {
+        return None;
+    }
+    let how = match record.evidence {
+        Evidence::Times if source.is_known_by_its_times() => Compare::Some,
+        _ => Compare::All,
+    };
+    faultpoint::moment();
+    let held: Vec<Held> =
+        query.ranges.iter().flat_map(|range| record.held(*range, query.object.bias)).collect();
+    let is_same = |held: &Held| {
+        files
+            .get(held.entry)
+            .is_some_and(|file| entry::is_same(file, held.offset, query.pid, held.range, how))
+    };
+    held.iter().all(is_same).then_some(held)
 }
 
 /// An entry or the file that it was made from is not as its record says.

@@ -35,11 +35,11 @@ pub use names::{MACHINE_WIDE, VARIABLE};
 pub use opened::Store;
 pub use place::{IfAbsent, own_path};
 
-use hugelift_core::addr::{PageSize, Range};
+use hugelift_core::addr::{PageSize, Range, without};
 use hugelift_core::budget::{Budget, Cost};
 use hugelift_core::plan::{is_nearly_all, shareable};
 use hugelift_core::policy::{Backing, Copies, Policy};
-use hugelift_core::record::{self, Record, record_name};
+use hugelift_core::record::{self, record_name};
 use hugelift_core::relocate::base::{Sizes, shared_base};
 use hugelift_core::skip::Reason;
 use hugelift_core::snapshot::{NotStored, Object, Part, Snapshot, Stored, StoredCopy};
@@ -47,7 +47,7 @@ use hugelift_linux::machine::base_page;
 use hugelift_linux::proc::mapped::MappedFiles;
 use hugelift_linux::proc::pagemap;
 use hugelift_linux::proc::procfs::Process;
-use lookup::StoreQuery;
+use lookup::{Found, StoreQuery, lacking};
 use public::AccessCheck;
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -102,8 +102,7 @@ pub fn offer(pid: u32, snapshot: &Snapshot, policy: &Policy, moment: Moment) -> 
         return offer;
     }
     let mut budget = Budget::new(&snapshot.machine, policy.spare);
-    let makes = policy.copies == Copies::All;
-    let own = match makes {
+    let own = match policy.copies != Copies::Later {
         true => own_store(budget.lack(Cost::copy(page.bytes()))),
         false => own_path().and_then(|path| Store::open(&path, IfAbsent::Leave)),
     };
@@ -120,24 +119,21 @@ pub fn offer(pid: u32, snapshot: &Snapshot, policy: &Policy, moment: Moment) -> 
         let mappings = &snapshot.mappings;
         let ranges = &ranges;
         let files = &files;
-        let query = StoreQuery { pid, files, object, ranges, rodata: &rodata, page, moment, mappings, makes };
+        let copied: Vec<Range> = ranges.iter().copied().filter(|range| policy.copies.allow(*range)).collect();
+        let (rodata, copied) = (&rodata, &copied);
+        let query = StoreQuery { pid, files, object, ranges, copied, rodata, page, moment, mappings };
         let began = Instant::now();
-        let found = stores.get(&query, &mut budget);
-        tracing::debug!(object = ?object.path, ?found, elapsed = ?began.elapsed(), "store");
-        match found {
-            Ok((record, file)) => {
-                let entry = offer.files.len();
-                offer.files.push(file);
-                let copy = |&range: &Range| {
-                    Some(StoredCopy { range, entry, offset: record.offset_of(range, object.bias)? })
-                };
-                offer.stored.copies.extend(ranges.iter().filter_map(copy));
-            }
-            Err(_) if !is_demanded(policy) => {}
-            Err(error) => {
-                let lack = |&range: &Range| (range, NotStored::from(&error));
-                offer.stored.lacks.extend(ranges.iter().map(lack));
-            }
+        let (found, lack) = stores.get(&query, &mut budget);
+        tracing::debug!(object = ?object.path, ?found, ?lack, elapsed = ?began.elapsed(), "store");
+        if let Some(error) = lack.filter(|_| is_demanded(policy)) {
+            let lack = |range: Range| (range, NotStored::from(&error));
+            offer.stored.lacks.extend(lacking(ranges, &found).into_iter().map(lack));
+        }
+        for Found { file, copies } in found {
+            let entry = offer.files.len();
+            offer.files.push(file);
+            let copy = |(range, offset)| StoredCopy { range, entry, offset };
+            offer.stored.copies.extend(copies.into_iter().map(copy));
         }
     }
     offer.made = snapshot.machine.memory_left.saturating_sub(budget.machine());
@@ -176,24 +172,26 @@ pub fn preview(snapshot: &Snapshot, policy: &Policy) -> Stored {
             let meta = std::fs::metadata(&object.path).ok()?;
             Some(record_name(meta.dev(), meta.ino()))
         };
-        let copy = StoredCopy { range, entry: index, offset: range.start.0 };
-        let lack = match &own {
-            Ok(store) if name().and_then(|name| store.read(&name)).is_some() => {
-                stored.copies.push(copy);
-                continue;
+        let copy = |range: Range| StoredCopy { range, entry: index, offset: range.start.0 };
+        let record = own.as_ref().ok().zip(name()).and_then(|(store, name)| store.read(&name));
+        let held = record.map(|(record, _)| record.held(range, object.bias)).unwrap_or_default();
+        let held: Vec<Range> = held.iter().map(|held| held.range).collect();
+        stored.copies.extend(held.iter().copied().map(copy));
+        for range in without(vec![range], held) {
+            let lack = match &own {
+                Ok(_) | Err(StoreError::Missing { .. }) if !policy.copies.allow(range) => StoreError::Later,
+                Ok(_) | Err(StoreError::Missing { .. }) => match budget.take(Cost::copy(range.len())) {
+                    Ok(()) => {
+                        stored.copies.push(copy(range));
+                        continue;
+                    }
+                    Err(reason) => StoreError::Memory(reason),
+                },
+                Err(error) => error.again(),
+            };
+            if is_demanded(policy) {
+                stored.lacks.push((range, NotStored::from(&lack)));
             }
-            Ok(_) | Err(StoreError::Missing { .. }) if policy.copies != Copies::All => StoreError::Later,
-            Ok(_) | Err(StoreError::Missing { .. }) => match budget.take(Cost::copy(range.len())) {
-                Ok(()) => {
-                    stored.copies.push(copy);
-                    continue;
-                }
-                Err(reason) => StoreError::Memory(reason),
-            },
-            Err(error) => error.again(),
-        };
-        if is_demanded(policy) {
-            stored.lacks.push((range, NotStored::from(&lack)));
         }
     }
     stored
@@ -218,7 +216,19 @@ struct StoreSet {
 }
 
 impl StoreSet {
-    fn get(&mut self, query: &StoreQuery, budget: &mut Budget) -> Result<(Record, File), StoreError> {
+    /// Returns the entries that a process can use, and why there are none of the rest, if there is a rest.
+    fn get(&mut self, query: &StoreQuery, budget: &mut Budget) -> (Vec<Found>, Option<StoreError>) {
+        let mut found = Vec::new();
+        let lack = self.find(query, budget, &mut found).err();
+        (found, lack)
+    }
+
+    fn find(
+        &mut self,
+        query: &StoreQuery,
+        budget: &mut Budget,
+        found: &mut Vec<Found>,
+    ) -> Result<(), StoreError> {
         let StoreSet { own: opened, machine, access } = self;
         // This comes first: without a store nothing else needs to be found out.
         let own = match (&*opened, &*machine) {
@@ -235,12 +245,17 @@ impl StoreSet {
         }
         let source = query.source()?;
         for store in machine.iter().chain(own) {
-            if let Some(found) = store.look_up(query, &source, access) {
-                return Ok(found);
-            }
+            let left = lacking(query.ranges, found);
+            found.extend(store.look_up(&StoreQuery { ranges: &left, ..*query }, &source, access));
         }
+        let (left, copied) = (lacking(query.ranges, found), lacking(query.copied, found));
         match (own, &*opened) {
-            (Some(own), _) if query.makes => own.make(query, &source, budget, access),
+            _ if left.is_empty() => Ok(()),
+            (Some(own), _) if !copied.is_empty() => {
+                let query = StoreQuery { ranges: &left, copied: &copied, ..*query };
+                found.extend(own.make(&query, &source, budget, access)?);
+                Ok(())
+            }
             (Some(_), _) => Err(StoreError::Later),
             (None, Err(error)) => Err(error.again()),
             (None, Ok(_)) => Err(StoreError::NoPlace),

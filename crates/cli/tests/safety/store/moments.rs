@@ -141,9 +141,9 @@ impl World {
         entries
             .retain(|e| [&secret, &public].iter().any(|path| e["object"] == path.to_str().expect("UTF-8")));
         for entry in entries.iter_mut().filter_map(Value::as_object_mut) {
-            entry.retain(|key, _| ["object", "entry", "bytes", "state"].contains(&&**key));
+            entry.retain(|key, _| ["object", "files", "bytes", "state"].contains(&&**key));
         }
-        entries.sort_by_key(|entry| entry["entry"].to_string());
+        entries.sort_by_key(|entry| entry["files"].to_string());
         entries
     }
 

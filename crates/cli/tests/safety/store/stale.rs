@@ -244,9 +244,9 @@ fn a_file_that_has_settled_is_known_by_its_times() {
         // The copy is as new as the file: the clock of the file system is coarser than ours.
         assert_eq!(start("just written"), "bytes");
         std::thread::sleep(SETTLED);
-        let entry = shelf.entries()[0]["entry"].clone();
+        let entry = shelf.entries()[0]["files"].clone();
         assert_eq!(start("settled"), "times");
         assert_eq!(start("settled"), "times");
-        assert_eq!(shelf.entries()[0]["entry"], entry, "the copy was made again");
+        assert_eq!(shelf.entries()[0]["files"], entry, "the copy was made again");
     });
 }

@@ -4,6 +4,7 @@
 
 mod admin;
 mod damage;
+mod hot;
 mod sharing;
 mod starts;
 
@@ -69,7 +70,7 @@ impl Shelf {
     fn entry(&self) -> PathBuf {
         let entries = self.entries();
         let [entry] = &entries[..] else { panic!("{entries:?}") };
-        self.path.join(entry["entry"].as_str().expect("a name"))
+        self.path.join(entry["files"][0].as_str().expect("a name"))
     }
 
     /// Returns the names of the files in the store, without the lock and the secret.

@@ -272,11 +272,16 @@ pub fn snapshot() -> impl Strategy<Value = Snapshot> {
     )
 }
 
-/// Returns a store that has copies of some shareable ranges, and a reason for each of the others.
+/// Returns a store that has copies of some shareable ranges or of all but the first page of them, and a reason for each of
+/// the others.
 fn stocked(snapshot: &Snapshot, stock: &[bool]) -> Stored {
     let mut stored = Stored::default();
+    let page = snapshot.machine.thp_page.unwrap_or(PageSize::MB2);
     for (i, (object, _, range)) in shareable(snapshot, &Policy::default()).into_iter().enumerate() {
         if stock[i % stock.len()] {
+            let all_but_one = Addr(range.start.0 + page.bytes());
+            let start = if i % 3 == 1 && all_but_one < range.end { all_but_one } else { range.start };
+            let range = Range { start, ..range };
             // One file for each object.
             stored.copies.push(StoredCopy { range, entry: object, offset: (i as u64) << 40 });
         } else {
