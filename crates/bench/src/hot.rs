@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Measures what `hugelift attach --hot` copies of programs that work, beside a plain attach, and how many of the samples
-//! that follow fall on the copies.
+//! Measures what `hugelift attach --hot` and `hugelift run --hot` copy of programs that work, beside lifts of the whole, and
+//! how many of the samples that follow fall on the copies.
 
-use crate::late::{CASES, Make};
+use crate::late::{CASES, Make, huge, start};
 use crate::options::Options;
 use crate::programs::hugelift;
 use anyhow::{Context as _, Result, ensure};
 use hugelift_core::addr::{Addr, Range};
+use hugelift_linux::proc::clock::cpu_time;
 use hugelift_linux::proc::pagemap;
 use hugelift_measure::child::Child;
 use hugelift_measure::interrupt;
@@ -14,14 +15,22 @@ use hugelift_measure::program::Program;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike as _;
 use serde_json::Value;
+use std::ffi::OsString;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// How long a program works before it is lifted: until it has opened its objects.
 const READY: Duration = Duration::from_secs(2);
 /// How long each program is sampled, for the lift and for the check of it.
 const SAMPLED: &str = "4";
+
+/// The CPU time after which a program that is watched is examined: the cost of its whole code is worth it by then.
+const WATCHED: Duration = Duration::from_secs(20);
+/// It may have so little of the machine that this ends first.
+const PATIENCE: Duration = Duration::from_secs(90);
+/// The pause between two checks of a program.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// What a lift has copied.
 struct Lifted {
@@ -45,7 +54,39 @@ pub fn run(options: &Options) -> Result<()> {
     for (needs, make) in options.chosen(&CASES)? {
         row(needs, make)?;
     }
+    println!(
+        "\nprograms under hugelift run: copies in MB after {WATCHED:?} of CPU time, the CPU time in s before the first of \
+         them,"
+    );
+    println!("and the share of the samples from then on that fall on huge pages: of the whole, and with --hot");
+    println!("  program              MB  after     share      MB  after     share");
+    for (needs, make) in options.chosen(&CASES)? {
+        let dir = TempDir::new_in(hugelift()?.parent().context("hugelift's folder")?)?;
+        let argv = make(dir.path())?;
+        println!("  {needs:<18} {}    {}", watched(&argv, &[])?, watched(&argv, &["--hot"])?);
+    }
     Ok(())
+}
+
+/// Lets a program work under `hugelift run`.
+fn watched(argv: &[OsString], options: &[&str]) -> Result<String> {
+    let child = start(argv, &[&["--backing", "thp"], options].concat(), "".as_ref())?;
+    let began = Instant::now();
+    let mut first = None;
+    loop {
+        interrupt::check()?;
+        ensure!(!child.has_ended()?, "{argv:?} ended too soon");
+        let cpu = cpu_time(child.pid()).unwrap_or_default();
+        if first.is_none() && huge(child.pid()) > 0 {
+            first = Some(cpu);
+        }
+        if cpu >= WATCHED || began.elapsed() > PATIENCE {
+            break;
+        }
+        std::thread::sleep(PAUSE);
+    }
+    let after = first.map_or("-".into(), |cpu| format!("{:.1}", cpu.as_secs_f64()));
+    Ok(format!("{:>4} {after:>6} {:>7.1} %", huge(child.pid()) >> 20, share(&child)?))
 }
 
 fn row(name: &str, make: Make) -> Result<()> {

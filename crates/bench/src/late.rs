@@ -130,7 +130,11 @@ fn late(argv: &[OsString], store: &Path, expected: u64) -> Result<Late> {
     }
 }
 
-fn start(argv: &[OsString], options: &[&str], store: &Path) -> Result<Child> {
+/// Starts a program under `hugelift run` with these options.
+///
+/// # Errors
+/// It cannot be started.
+pub fn start(argv: &[OsString], options: &[&str], store: &Path) -> Result<Child> {
     let mut program =
         Program::new(argv.iter().cloned()).lifted(&hugelift()?, &[&["--quiet"], options].concat());
     program.env.push(("HUGELIFT_STORE".into(), store.into()));
@@ -138,7 +142,7 @@ fn start(argv: &[OsString], options: &[&str], store: &Path) -> Result<Child> {
 }
 
 /// Returns the bytes of text and read-only data that are huge; none while the process is being lifted.
-fn huge(pid: u32) -> u64 {
+pub fn huge(pid: u32) -> u64 {
     Seen::now(pid).memory.map_or(0, |memory| memory.lifted())
 }
 
