@@ -40,7 +40,7 @@ demo: build
 # What needs neither root nor the programs that are lifted: lints, units, the model with a fault at every step.
 check: lint fuzz-check
 	cargo test --quiet --workspace --lib
-	cargo test --quiet -p hugelift-core -p hugelift-relink -p hugelift-measure -p hugelift-manual --tests
+	cargo test --quiet -p hugelift-core -p hugelift-relink -p hugelift-heat -p hugelift-measure -p hugelift-manual --tests
 
 # What every change must pass: every feature, with real programs and the command that `make build` makes. REQUIRE_ALL=1
 # makes a skip a failure.

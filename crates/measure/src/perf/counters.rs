@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Counters of a program's threads, by perf_event_open(2).
 
-use crate::perf::refusal::PerfError;
 use crate::pmu::Count;
+use hugelift_heat::refusal::PerfError;
 use nix::errno::Errno;
 use perf_event_open_sys::bindings::{self, perf_event_attr};
 use perf_event_open_sys::ioctls;
@@ -268,17 +268,6 @@ fn read_one(mut file: &File) -> Option<Count> {
     file.read_exact(&mut bytes).ok()?;
     let word = |i: usize| u64::from_ne_bytes(std::array::from_fn(|b| bytes[8 * i + b]));
     Some(Count { value: word(0), enabled_ns: word(1), running_ns: word(2) })
-}
-
-/// Raises the soft limit of open files to the hard limit.
-pub fn raise_file_limit() {
-    use nix::sys::resource::{Resource, getrlimit, setrlimit};
-    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
-        && soft < hard
-    {
-        // If it fails, there are fewer counters, and an error or a note reports it.
-        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
-    }
 }
 
 #[cfg(test)]

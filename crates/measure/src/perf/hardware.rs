@@ -2,8 +2,8 @@
 //! This machine's PMU, with the table of the events that count page walks.
 
 use crate::perf::counters::{Code, Counters, Start, find_pmu};
-use crate::perf::refusal::PerfError;
 use crate::pmu::{Cpu, Model, model_of, parse_cpuinfo};
+use hugelift_heat::refusal::PerfError;
 
 /// A PMU, and the table of its events.
 #[derive(Clone, Debug)]

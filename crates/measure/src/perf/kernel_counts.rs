@@ -6,9 +6,9 @@
 //! /proc/PID/stat.
 
 use crate::perf::counters::{Code, Counters, Start};
-use crate::perf::refusal::PerfError;
 use crate::perf::tracepoint;
 use crate::pmu::report::{KernelCount, Scope};
+use hugelift_heat::refusal::PerfError;
 use hugelift_linux::proc::procfs::Process;
 use std::collections::BTreeMap;
 use std::fs;

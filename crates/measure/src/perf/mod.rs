@@ -6,7 +6,6 @@
 //! | [`counters`] | the counters of some threads, group by group |
 //! | [`hardware`] | this machine's PMU with the table of its events |
 //! | [`kernel_counts`] | what the kernel counts with or without a PMU |
-//! | [`refusal`] | why events cannot be counted or sampled |
 //! | `tracepoint` | the numbers of tracepoints |
 //! | `walks` | the share of cycles that a few processes spend in page walks |
 //! | [`workload`] | a program that is started to be counted, and waiting for its end |
@@ -14,7 +13,6 @@
 pub mod counters;
 pub mod hardware;
 pub mod kernel_counts;
-pub mod refusal;
 pub(crate) mod tracepoint;
 pub(crate) mod walks;
 pub mod workload;

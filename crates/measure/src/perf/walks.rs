@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The share of cycles that a few processes spend in page walks, from one reading to the next.
 
-use crate::perf::counters::{Counters, Start, raise_file_limit};
+use crate::perf::counters::{Counters, Start};
 use crate::perf::hardware::{Hardware, NoHardware, cpus};
 use crate::pmu::metric::metrics;
 use crate::pmu::tables::Formulas;
 use crate::pmu::{Count, Sample};
 use hugelift_core::proc_stat::Identity;
+use hugelift_heat::files::raise_file_limit;
 use hugelift_linux::proc::procfs::Process;
 use std::collections::{HashMap, HashSet};
 

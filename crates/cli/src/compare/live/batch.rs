@@ -10,6 +10,7 @@ use crate::compare::cut::Ended;
 use anyhow::{Context as _, Error, Result, anyhow, bail, ensure};
 use hugelift_core::addr::Range;
 use hugelift_core::proc_stat::Identity;
+use hugelift_heat::files::raise_file_limit;
 use hugelift_lift::attach::Pages;
 use hugelift_linux::proc::procfs::is_alive;
 use hugelift_measure::comparison::Memory;
@@ -17,7 +18,6 @@ use hugelift_measure::interrupt;
 use hugelift_measure::live::{
     Command, Observed, Processes, Reading, State, Switching, Threads, Work, WorkCounter,
 };
-use hugelift_measure::perf::counters::raise_file_limit;
 use hugelift_measure::timed::Seen;
 use std::collections::BTreeMap;
 

@@ -44,7 +44,7 @@ pub enum PerfError {
 
 impl PerfError {
     /// Explains an answer of the kernel to an event for one of `threads` threads.
-    pub(crate) fn of(errno: Errno, threads: usize) -> PerfError {
+    pub fn of(errno: Errno, threads: usize) -> PerfError {
         match errno {
             Errno::EACCES | Errno::EPERM => {
                 let paranoid = std::fs::read_to_string(PARANOID).ok();

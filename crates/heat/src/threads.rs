@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The events of the threads of a process.
 
-use super::records::Batch;
-use super::ring::Ring;
-use crate::perf::refusal::PerfError;
+use crate::records::Batch;
+use crate::refusal::PerfError;
+use crate::ring::Ring;
 use hugelift_linux::proc::procfs::Process;
 use nix::errno::Errno;
 use std::cmp::Reverse;
@@ -11,11 +11,11 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 /// The most threads of a process that are sampled: each needs a file and 12 kB of locked memory.
-pub(super) const MOST: usize = 256;
+pub const MOST: usize = 256;
 
 /// The threads that are sampled.
 #[derive(Debug)]
-pub(super) struct Threads {
+pub struct Threads {
     process: Process,
     rings: HashMap<i32, Ring>,
     period: Duration,
@@ -25,11 +25,11 @@ pub(super) struct Threads {
     full: bool,
     buffer: Vec<u8>,
     /// The most threads that the process had.
-    pub(super) all: usize,
+    pub all: usize,
     /// The most threads that were sampled at a time.
-    pub(super) sampled: usize,
+    pub sampled: usize,
     /// Samples in the kernel are seen.
-    pub(super) sees_kernel: bool,
+    pub sees_kernel: bool,
 }
 
 impl Threads {
@@ -37,7 +37,7 @@ impl Threads {
     ///
     /// # Errors
     /// There is no event for any thread.
-    pub(super) fn open(process: Process, period: Duration, most: usize) -> Result<Threads, PerfError> {
+    pub fn open(process: Process, period: Duration, most: usize) -> Result<Threads, PerfError> {
         let mut threads = Threads {
             process,
             rings: HashMap::new(),
@@ -64,7 +64,7 @@ impl Threads {
     }
 
     /// Opens events for new threads, and closes those of threads that have ended.
-    pub(super) fn follow(&mut self) {
+    pub fn follow(&mut self) {
         // A refusal means that there are no more events: `sampled` tells how many there were.
         let _ = self.try_follow();
     }
@@ -103,17 +103,17 @@ impl Threads {
     }
 
     /// Returns how many threads are sampled now.
-    pub(super) fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.rings.len()
     }
 
     /// Adds the new samples of all threads.
-    pub(super) fn read(&mut self, batch: &mut Batch) {
+    pub fn read(&mut self, batch: &mut Batch) {
         self.rings.values_mut().for_each(|ring| ring.read(batch, &mut self.buffer));
     }
 
     /// Sets the CPU time between two samples of a thread.
-    pub(super) fn set_period(&mut self, period: Duration) {
+    pub fn set_period(&mut self, period: Duration) {
         self.period = period;
         self.rings.values().for_each(|ring| ring.set_period(period));
     }

@@ -1,41 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sampling of the instruction addresses of a process, by the kernel's CPU clock (perf_event_open(2),
-//! `PERF_COUNT_SW_CPU_CLOCK`). It needs no PMU, so that it also works in guests.
-//!
-//! | module | holds |
-//! |---|---|
-//! | `records` | the records of a ring buffer, and which bytes of it are new |
-//! | `ring` | the event of one thread with its ring buffer |
-//! | `threads` | the events of all threads, or of the busiest of very many |
-//! | `price` | what a sample costs the thread that is sampled |
-//! | `pace` | how often samples are taken, and how often what costs time is repeated |
-//! | [`many`] | many processes at once, for `top` |
-//!
-//! Each thread has an event of its own, without inheritance, and the list of threads is read again and again. The other
-//! way is inherited events, which see each new thread at once. The kernel gives those a buffer for each CPU only, so
-//! that they need as many files as threads times CPUs, and 100 threads on 128 CPUs would need 12,800. What is missed
-//! here is a thread that lives for less than the time between two lists.
+//! Sampling of one process for a given time, object by object. [`hugelift_heat`] takes the samples.
 
-pub mod many;
-mod pace;
-mod price;
-mod records;
-mod ring;
-mod threads;
-
-use crate::perf::counters::raise_file_limit;
-use crate::perf::refusal::PerfError;
 use crate::perf::workload::{Event, Signals, wait_for};
 use hugelift_core::heat::Heat;
 use hugelift_core::heat::places::Place;
 use hugelift_core::heat::tally::Tally;
+use hugelift_heat::files::raise_file_limit;
+use hugelift_heat::pace::{Due, Rate};
+use hugelift_heat::price;
+use hugelift_heat::records::Batch;
+use hugelift_heat::refusal::PerfError;
+use hugelift_heat::threads::{self, Threads};
 use hugelift_linux::proc::clock::cpu_time_of_thread;
 use hugelift_linux::proc::procfs::{ProcError, Process};
 use hugelift_linux::proc::snapshot;
-use pace::{Due, Rate};
-use records::Batch;
 use std::time::{Duration, Instant};
-use threads::Threads;
 
 /// The time between two readings of the ring buffers. They hold the samples of twice that time.
 const INTERVAL: Duration = Duration::from_millis(250);

@@ -2,11 +2,11 @@
 //! Samples many processes at once, and takes little for it: all together at most one 500th of a CPU, at most 64 processes
 //! and 256 threads. What is too much waits, or is left out.
 
-use super::pace::Rate;
-use super::price;
-use super::records::Batch;
-use super::threads::Threads;
-use crate::perf::refusal::PerfError;
+use crate::pace::Rate;
+use crate::price;
+use crate::records::Batch;
+use crate::refusal::PerfError;
+use crate::threads::Threads;
 use hugelift_core::heat::PagesInUse;
 use hugelift_core::proc_stat::Identity;
 use hugelift_linux::machine::base_page;
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn issue_31_3_busy_processes_are_sampled_and_others_are_not() {
-        let _alone = crate::child::alone();
+        let _alone = crate::alone();
         let start = |script| Busy(Command::new("sh").args(["-c", script]).spawn().expect("sh"));
         let (busy, asleep) = (start("while :; do :; done"), start("exec sleep 60"));
         let mut many = Many::new(Duration::from_millis(200));
@@ -228,7 +228,7 @@ mod tests {
     /// The budget is of what is paid for: this is what was really used, with all around it.
     #[test]
     fn issue_31_3_many_processes_cost_little() {
-        let _alone = crate::child::alone();
+        let _alone = crate::alone();
         let start =
             |_| Busy(Command::new("nice").args(["sh", "-c", "while :; do :; done"]).spawn().expect("sh"));
         let all: Vec<Busy> = (0..40).map(start).collect();

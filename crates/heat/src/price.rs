@@ -2,8 +2,8 @@
 //! What a sample costs the thread that is sampled: an interrupt of a timer, setting the timer again, and what the program
 //! has to load again into caches and TLBs. A guest, whose timer is the host's, pays many times what a plain machine does.
 
-use super::records::Batch;
-use super::ring::Ring;
+use crate::records::Batch;
+use crate::ring::Ring;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ const FEWEST: usize = 8;
 const ASSUMED: Duration = Duration::from_micros(10);
 
 /// Returns the time that a sample takes from the thread that is sampled, measured once on the calling thread.
-pub(super) fn of_a_sample() -> Duration {
+pub fn of_a_sample() -> Duration {
     static PRICE: OnceLock<Duration> = OnceLock::new();
     *PRICE.get_or_init(|| measure().map_or(ASSUMED, in_all))
 }
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn issue_31_the_price_is_measured_here() {
-        let _alone = crate::child::alone();
+        let _alone = crate::alone();
         let price = of_a_sample();
         assert!(price >= GAP && price < Duration::from_millis(10), "{price:?}");
         assert_eq!(of_a_sample(), price, "it is measured once");

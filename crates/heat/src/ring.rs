@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The event of one thread, with the ring buffer that the kernel fills.
 
-use super::records::{Batch, pieces};
+use crate::records::{Batch, pieces};
 use hugelift_linux::machine::base_page;
 use nix::errno::Errno;
 use perf_event_open_sys::bindings::{self, perf_event_attr, perf_event_mmap_page};

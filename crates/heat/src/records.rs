@@ -10,7 +10,7 @@ const HEADER: usize = 8;
 
 /// What was read.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
-pub(super) struct Batch {
+pub struct Batch {
     /// Instruction addresses in user space.
     pub user: Vec<u64>,
     /// Samples in the kernel, or in a guest of it.
@@ -21,14 +21,14 @@ pub(super) struct Batch {
 
 impl Batch {
     /// Forgets everything, and keeps the memory.
-    pub(super) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.user.clear();
         (self.outside, self.lost) = (0, 0);
     }
 
     /// Adds the records in `bytes`. What follows a record that cannot be right is left out: where the next one begins is
     /// unknown then.
-    pub(super) fn add(&mut self, mut bytes: &[u8]) {
+    pub fn add(&mut self, mut bytes: &[u8]) {
         while let Some((kind, misc, body, rest)) = record(bytes) {
             match kind {
                 bindings::PERF_RECORD_SAMPLE => match word(body, 0) {
@@ -68,7 +68,7 @@ fn word(body: &[u8], at: usize) -> Option<u64> {
 
 /// Returns which bytes of a ring of `size` bytes are new, in their order: from position `tail` to position `head`, which
 /// only grow. The second piece is empty unless they wrap. `None` if that is more than the ring holds.
-pub(super) fn pieces(tail: u64, head: u64, size: usize) -> Option<[Range<usize>; 2]> {
+pub(crate) fn pieces(tail: u64, head: u64, size: usize) -> Option<[Range<usize>; 2]> {
     let length = usize::try_from(head.wrapping_sub(tail)).ok().filter(|length| *length <= size)?;
     let start = if size == 0 { 0 } else { usize::try_from(tail % size as u64).ok()? };
     let first = length.min(size - start);

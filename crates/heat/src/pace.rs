@@ -17,26 +17,26 @@ const LONGEST: Duration = Duration::from_millis(100);
 
 /// CPU time between two samples of a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Rate {
+pub struct Rate {
     period: Duration,
     shortest: Duration,
 }
 
 impl Rate {
     /// Makes the rate at which samples of this price take at most one part in `share` of a thread's CPU time.
-    pub(super) fn new(price: Duration, share: u32) -> Rate {
+    pub fn new(price: Duration, share: u32) -> Rate {
         let shortest = (price * share).max(SHORTEST);
         Rate { period: shortest, shortest }
     }
 
     /// Returns the CPU time between two samples.
-    pub(super) fn period(self) -> Duration {
+    pub fn period(self) -> Duration {
         self.period
     }
 
     /// Takes account of the CPU time that reading has used in the time that has passed. Returns whether the period is
     /// another one now.
-    pub(super) fn adapt(&mut self, used: Duration, passed: Duration) -> bool {
+    pub fn adapt(&mut self, used: Duration, passed: Duration) -> bool {
         let before = self.period;
         // 1: all of the budget was used.
         let load = used.as_secs_f64() * f64::from(READING) / passed.as_secs_f64().max(1e-9);
@@ -51,13 +51,13 @@ impl Rate {
 
 /// Something that is done again when so much time has passed that it takes at most one part in [`LISTING`] of it.
 #[derive(Clone, Copy, Default, Debug)]
-pub(super) struct Due {
+pub struct Due {
     at: Option<Instant>,
 }
 
 impl Due {
     /// Does it if it is wanted and due.
-    pub(super) fn run_if(&mut self, wanted: bool, work: impl FnOnce()) {
+    pub fn run_if(&mut self, wanted: bool, work: impl FnOnce()) {
         let began = Instant::now();
         if wanted && self.at.is_none_or(|at| began >= at) {
             work();

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The limit of open files, of which each event takes one.
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+/// Raises the soft limit of open files to the hard limit.
+pub fn raise_file_limit() {
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && soft < hard
+    {
+        // If it fails, there are fewer events, and an error or a note reports it.
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    }
+}
