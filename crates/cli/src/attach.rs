@@ -128,7 +128,8 @@ pub fn run_attach(args: &AttachArgs) -> Result<Exit, Failure> {
         let ShownArgs { json, verbose, .. } = args.shown;
         let all_children = args.children == ChildrenChoice::Lift;
         let shown = Shown { json, verbose };
-        let how = WatchHow { attach: options, all_children, eager: args.eager, shown };
+        let (eager, hot) = (args.eager, args.hot.limits());
+        let how = WatchHow { attach: options, all_children, eager, hot, shown };
         return watch::run(args.select.selection()?, how);
     }
     let change = if args.dry_run { preview } else { attach_to };

@@ -30,6 +30,21 @@ pub mod heading {
     pub const OUTPUT: &str = "Output";
 }
 
+/// `--budget`
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub struct BudgetArgs {
+    /// With --hot: memory that copies of a process may take, as in 64M; the hottest pages come first
+    #[arg(long, value_name = "SIZE", value_parser = size, requires = "hot", help_heading = heading::WHAT)]
+    budget: Option<u64>,
+}
+
+impl BudgetArgs {
+    /// Returns it in bytes.
+    pub fn bytes(self) -> u64 {
+        self.budget.unwrap_or(u64::MAX)
+    }
+}
+
 /// `--backing`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum BackingChoice {
@@ -113,7 +128,7 @@ fn page_choice(s: &str) -> Result<PageChoice, String> {
     }
 }
 
-/// `--spare`
+/// `--spare` and `--budget`
 fn size(s: &str) -> Result<u64, String> {
     quantity::bytes(s)
 }

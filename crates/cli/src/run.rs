@@ -3,14 +3,17 @@
 
 use crate::failure::{Exit, Failure};
 use crate::options::{
-    AfterForkChoice, ChildrenChoice, MallocChoice, NamesChoice, PolicyArgs, SeccompChoice, heading,
+    AfterForkChoice, BudgetArgs, ChildrenChoice, MallocChoice, NamesChoice, PolicyArgs, SeccompChoice,
+    heading,
 };
 use clap::{Args, ValueHint};
 use hugelift_core::demangle::Names;
+use hugelift_core::heat::follow::Limits;
 use hugelift_lift::options::{LiftOptions, StartOptions, Verbosity};
 use hugelift_lift::start::{EarlyStatus, start};
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Start a program with its code and read-only data on huge pages
 ///
@@ -33,6 +36,15 @@ pub struct RunArgs {
     /// has used 50 times the CPU time that the copy takes
     #[arg(long, help_heading = heading::PROGRAM)]
     eager: bool,
+
+    /// Copy only the code in use, while the program runs: it is sampled where it executes, and the huge pages that
+    /// hold 99 % of its samples are copied once it has used 50 times the CPU time that this takes. What the page
+    /// cache or the store has is used as ever
+    #[arg(long, conflicts_with_all = ["eager", "strict", "perf_map"], help_heading = heading::WHAT)]
+    hot: bool,
+
+    #[command(flatten)]
+    budget: BudgetArgs,
 
     /// What becomes of the programs that the program starts
     #[arg(long, value_enum, default_value_t = ChildrenChoice::Plain, help_heading = heading::PROGRAM)]
@@ -98,6 +110,8 @@ impl RunArgs {
             user: None,
             malloc: MallocChoice::Auto,
             eager: false,
+            hot: false,
+            budget: BudgetArgs::default(),
             children: ChildrenChoice::Plain,
             after_fork: AfterForkChoice::Auto,
             fork_reserve: 0,
@@ -120,6 +134,8 @@ impl From<RunArgs> for StartOptions {
             user,
             malloc,
             eager,
+            hot,
+            budget,
             children,
             after_fork,
             fork_reserve,
@@ -141,6 +157,7 @@ impl From<RunArgs> for StartOptions {
         let lift = LiftOptions {
             policy: policy.into(),
             eager,
+            hot: hot.then(|| Limits { budget: budget.bytes(), least: Duration::ZERO }),
             after_fork: after_fork.into(),
             perf_map: perf_map.map(Names::from),
             strict,
@@ -192,6 +209,7 @@ mod tests {
         assert_eq!((user, report, dry_run, fork_reserve), (None, None, false, 0));
         assert_eq!((malloc, children, seccomp), (Malloc::Auto, Children::Plain, Seccomp::Auto));
         assert_eq!((lift.eager, lift.after_fork, lift.perf_map), (false, AfterFork::Auto, None));
+        assert_eq!(lift.hot, None);
         assert_eq!((lift.strict, lift.verbosity), (false, Verbosity::Problems));
         let policy = lift.policy;
         assert_eq!((policy.backing, policy.data_backing), (None, DataBacking::Thp));
@@ -221,6 +239,8 @@ mod tests {
         assert!(lift.strict && lift.perf_map.is_some() && lift.verbosity == Verbosity::Everything);
         assert_eq!((all.malloc, all.children, all.seccomp), (Malloc::Thp, Children::Lift, Seccomp::Try));
         assert!(all.dry_run && all.fork_reserve == 3 && all.user.is_some() && all.report.is_some());
+        let hot = |words| options(words).lift.hot.expect("limits").budget;
+        assert_eq!((hot("--hot"), hot("--hot --budget 6M")), (u64::MAX, 6 << 20));
         assert_eq!(options("-v").lift.verbosity, Verbosity::Summary);
         assert_eq!(options("-q").lift.verbosity, Verbosity::Quiet);
     }

@@ -4,12 +4,14 @@
 //! | module | holds |
 //! |---|---|
 //! | `chao` | how many pages are in use, by those that were seen |
+//! | [`follow`] | what is worth a copy of a process that runs on, as its samples arrive |
 //! | [`hot`] | the huge pages that are worth a copy |
 //! | [`places`] | which object an address belongs to |
 //! | [`tally`] | samples by place and page |
 //! | [`verdict`] | whether huge pages may pay |
 
 mod chao;
+pub mod follow;
 pub mod hot;
 pub mod places;
 pub mod tally;

@@ -9,6 +9,7 @@
 //! | [`threads`] | the events of all threads, or of the busiest of very many |
 //! | [`price`] | what a sample costs the thread that is sampled |
 //! | [`pace`] | how often samples are taken, and how often what costs time is repeated |
+//! | [`budget`] | what sampling many processes may take |
 //! | [`many`] | many processes at once, for `top` |
 //! | [`refusal`] | why events cannot be counted or sampled |
 //! | [`files`] | the limit of open files, of which each event takes one |
@@ -19,6 +20,7 @@
 //! here is a thread that lives for less than the time between two lists.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
+pub mod budget;
 pub mod files;
 pub mod many;
 pub mod pace;

@@ -1,32 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Samples many processes at once, and takes little for it: all together at most one 500th of a CPU, at most 64 processes
-//! and 256 threads. What is too much waits, or is left out.
+//! Samples many processes at once, and takes little for it ([`crate::budget`]). What is too much waits, or is left out.
 
+use crate::budget::{Budget, PROCESSES, SHARE, THREADS, THREADS_OF_ONE};
 use crate::pace::Rate;
 use crate::price;
 use crate::records::Batch;
 use crate::refusal::PerfError;
-use crate::threads::Threads;
+use crate::threads::{ROOM, Threads};
 use hugelift_core::heat::PagesInUse;
 use hugelift_core::proc_stat::Identity;
 use hugelift_linux::machine::base_page;
-use hugelift_linux::proc::clock::cpu_time_of_thread;
-use hugelift_linux::proc::procfs::Process;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// All takes at most one part in so many of a CPU, and of the CPU time of what is sampled.
-const SHARE: u32 = 500;
-/// What may be used at once, after a time in which little was: a first screen has figures soon.
-const SAVED: Duration = Duration::from_millis(40);
-/// The most processes that are sampled, the most threads of one, and of all: each needs a file and locked memory.
-const PROCESSES: usize = 64;
-const THREADS_OF_ONE: usize = 32;
-const THREADS: usize = 256;
 /// With fewer samples the estimate says too little.
 const ENOUGH: u64 = 100;
-/// Samples that fit into the ring of a thread, with some room.
-const ROOM: u32 = 400;
 
 /// The processes that are sampled.
 #[derive(Debug)]
@@ -96,11 +84,11 @@ impl Many {
             sampled.cpu = *cpu;
             match &mut sampled.threads {
                 // A thread that was started since is sampled from now on.
-                Some(threads) if is_busy => self.budget.spend(|| threads.follow()),
+                Some(threads) if is_busy => _ = self.budget.spend(|| threads.follow()),
                 None if is_busy && !is_full => {
                     let (period, refusal) = (self.period, &mut self.refusal);
                     self.budget.spend(|| {
-                        match open(*identity, period, THREADS_OF_ONE.min(THREADS - threads)) {
+                        match Threads::open_of(*identity, period, THREADS_OF_ONE.min(THREADS - threads)) {
                             Ok(threads) => (sampled.threads, *refusal) = (Some(threads), None),
                             Err(PerfError::Vanished) => {}
                             Err(why) => *refusal = Some(why.to_string()),
@@ -129,57 +117,12 @@ impl Many {
     }
 }
 
-fn open((pid, start): Identity, period: Duration, most: usize) -> Result<Threads, PerfError> {
-    let process = Process::new(pid);
-    let threads = Threads::open(process, period, most)?;
-    match process.stat() {
-        Ok(stat) if stat.start == start => Ok(threads),
-        _ => Err(PerfError::Vanished),
-    }
-}
-
-/// CPU time that may be used: it grows as time passes.
-#[derive(Clone, Copy, Debug)]
-struct Budget {
-    left: Duration,
-    /// What was used beyond it.
-    owed: Duration,
-    at: Instant,
-}
-
-impl Budget {
-    fn new(now: Instant) -> Budget {
-        Budget { left: SAVED, owed: Duration::ZERO, at: now }
-    }
-
-    fn earn(&mut self, now: Instant) {
-        let earned = now.saturating_duration_since(self.at) / SHARE;
-        self.at = now;
-        let paid = earned.min(self.owed);
-        self.owed -= paid;
-        self.left = (self.left + (earned - paid)).min(SAVED);
-    }
-
-    /// Does the work if something is left, and pays for it.
-    fn spend(&mut self, work: impl FnOnce()) {
-        if self.left.is_zero() {
-            return;
-        }
-        let before = cpu_time_of_thread();
-        work();
-        self.pay(cpu_time_of_thread().saturating_sub(before));
-    }
-
-    fn pay(&mut self, used: Duration) {
-        self.owed += used.saturating_sub(self.left);
-        self.left = self.left.saturating_sub(used);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
+    use crate::budget::SAVED;
+    use hugelift_linux::proc::clock::cpu_time_of_thread;
+    use hugelift_linux::proc::procfs::Process;
     use std::process::{Child, Command};
 
     struct Busy(Child);
@@ -250,40 +193,5 @@ mod tests {
         );
         // One step more than the budget, and what is around it.
         assert!(used <= SAVED + began.elapsed() / SHARE + Duration::from_millis(30), "{used:?}");
-    }
-
-    #[test]
-    fn issue_31_3_what_is_used_up_waits() {
-        let began = Instant::now();
-        let mut budget = Budget::new(began);
-        budget.pay(SAVED + Duration::from_millis(10));
-        let mut done = 0;
-        budget.spend(|| done += 1);
-        // Ten milliseconds are owed: five seconds.
-        budget.earn(began + Duration::from_secs(5));
-        budget.spend(|| done += 1);
-        assert_eq!(done, 0);
-        budget.earn(began + Duration::from_secs(6));
-        budget.spend(|| done += 1);
-        assert_eq!(done, 1);
-    }
-
-    proptest! {
-        /// Whatever the work costs, it is paid for before more is done.
-        #[test]
-        fn issue_31_3_all_takes_at_most_its_share(steps in prop::collection::vec((0u64..5000, 0u64..100), 1..60)) {
-            let began = Instant::now();
-            let (mut budget, mut now, mut used, mut last) = (Budget::new(began), began, Duration::ZERO, Duration::ZERO);
-            for (passed, cost) in steps {
-                now += Duration::from_millis(passed);
-                budget.earn(now);
-                if !budget.left.is_zero() {
-                    last = Duration::from_millis(cost);
-                    used += last;
-                    budget.pay(last);
-                }
-                prop_assert!(used <= SAVED + (now - began) / SHARE + last);
-            }
-        }
     }
 }

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 /// The time between two samples while the price is measured.
 const PERIOD: Duration = Duration::from_micros(211);
-/// How long it is measured.
-const SPIN: Duration = Duration::from_millis(10);
+/// How long it is measured: the CPU time that this takes.
+pub const MEASURING: Duration = Duration::from_millis(10);
 /// A shorter time between two readings of the clock is none in which the thread was interrupted.
 const GAP: Duration = Duration::from_nanos(300);
 /// With fewer samples nothing is known.
@@ -31,7 +31,7 @@ fn measure() -> Option<Duration> {
     let mut ring = Ring::open(0, PERIOD, true).ok()?;
     let began = Instant::now();
     let (mut last, mut gaps) = (began, Vec::with_capacity(1 << 10));
-    while last - began < SPIN {
+    while last - began < MEASURING {
         let now = Instant::now();
         if now - last >= GAP && gaps.len() < gaps.capacity() {
             gaps.push(now - last);

@@ -4,6 +4,7 @@
 use crate::records::Batch;
 use crate::refusal::PerfError;
 use crate::ring::Ring;
+use hugelift_core::proc_stat::Identity;
 use hugelift_linux::proc::procfs::Process;
 use nix::errno::Errno;
 use std::cmp::Reverse;
@@ -12,6 +13,8 @@ use std::time::Duration;
 
 /// The most threads of a process that are sampled: each needs a file and 12 kB of locked memory.
 pub const MOST: usize = 256;
+/// Samples that fit into the ring of a thread, with some room.
+pub const ROOM: u32 = 400;
 
 /// The threads that are sampled.
 #[derive(Debug)]
@@ -60,6 +63,19 @@ impl Threads {
             _ if !threads.rings.is_empty() => Ok(threads),
             Err(errno) => Err(PerfError::of(errno, threads.all)),
             Ok(()) => Err(PerfError::Vanished),
+        }
+    }
+
+    /// Opens events for `most` threads of the process that was started then, and of no later one with its id.
+    ///
+    /// # Errors
+    /// There is no event for any thread.
+    pub fn open_of((pid, start): Identity, period: Duration, most: usize) -> Result<Threads, PerfError> {
+        let process = Process::new(pid);
+        let threads = Threads::open(process, period, most)?;
+        match process.stat() {
+            Ok(stat) if stat.start == start => Ok(threads),
+            _ => Err(PerfError::Vanished),
         }
     }
 

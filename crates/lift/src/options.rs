@@ -5,6 +5,7 @@
 //! [`StartOptions`] for `hugelift run`.
 
 use hugelift_core::demangle::Names;
+use hugelift_core::heat::follow::Limits;
 use hugelift_core::placement::{Nodes, Placement};
 use hugelift_core::policy::{self, Backing, Copies, ObjectFilter, PageChoice, Policy, SpanChoice};
 use hugelift_core::snapshot::Part;
@@ -68,6 +69,8 @@ pub struct LiftOptions {
     pub policy: PolicyOptions,
     /// Text and rodata are copied at the start, and not when the program has run for a while.
     pub eager: bool,
+    /// Only the code in use is copied, within these limits, while the program runs.
+    pub hot: Option<Limits>,
     /// What becomes of huge pages that writes after fork(2) have split.
     pub after_fork: AfterFork,
     /// How copied code is named for perf(1), if it is.
@@ -237,9 +240,10 @@ impl PolicyOptions {
 
 impl LiftOptions {
     /// Returns whether text and rodata are copied at the start. That is so if the user has asked for it, for a
-    /// backing, or for something that shows the copies at the start.
+    /// backing, or for something that shows the copies at the start; and not if only the code in use is to be copied.
     pub(crate) fn copies_at_start(&self) -> bool {
-        self.eager || self.strict || self.policy.backing.is_some() || self.perf_map.is_some()
+        let asked = self.eager || self.strict || self.policy.backing.is_some() || self.perf_map.is_some();
+        asked && self.hot.is_none()
     }
 }
 

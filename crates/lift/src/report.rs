@@ -69,7 +69,7 @@ impl LiftJob {
         if let Some((verbosity, line)) = left_out {
             self.asked.say(verbosity, line);
         }
-        if let Some(line) = copied_later(plan) {
+        if let Some(line) = copied_later(plan, self.asked.options.hot.is_some()) {
             self.asked.say(Verbosity::Summary, &line);
         }
         Ok(())
@@ -168,18 +168,22 @@ impl LiftJob {
 }
 
 /// Says what of the plan is copied later, and when.
-pub(crate) fn copied_later(plan: &Plan) -> Option<String> {
+pub(crate) fn copied_later(plan: &Plan, hot: bool) -> Option<String> {
     let later = plan.skips.iter().filter(|skip| skip.reason == Reason::CopiedLater);
     let bytes: u64 = later.map(|skip| skip.range.len()).sum();
     let cost = worth::cost(bytes, 0);
     let needed = Account::default().lacks(cost);
-    (bytes > 0).then(|| {
-        format!(
+    (bytes > 0).then(|| match hot {
+        true => format!(
+            "{} would have to be copied: what of its code is in use is copied while it runs, when that is worth it",
+            human_bytes(bytes)
+        ),
+        false => format!(
             "{} would have to be copied, which takes about {} ms: done while it runs, once it has used {:.1} s of \
              CPU time; --eager copies at the start",
             human_bytes(bytes),
             cost.as_millis(),
             needed.as_secs_f64()
-        )
+        ),
     })
 }

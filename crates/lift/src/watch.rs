@@ -9,14 +9,15 @@ use crate::live::ends::Woken;
 use crate::live::process_set::ProcessSet;
 use crate::live::{LiveLift, Wanted};
 use hugelift_core::collapse::Budget;
+use hugelift_core::heat::follow::Limits;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 
+pub use crate::live::event::{Event, Summary};
 pub use crate::live::membership::Find;
-pub use crate::live::{Event, Summary};
 
 /// What is watched, and how.
 pub struct WatchOptions {
@@ -28,17 +29,20 @@ pub struct WatchOptions {
     pub all_children: bool,
     /// Lifts at once, not when it is worth its cost.
     pub eager: bool,
+    /// Copies only the code in use, within these limits.
+    pub hot: Option<Limits>,
     /// What to lift, and onto what. Its limits of CPU time and memory hold for the whole watch.
     pub attach: AttachOptions,
 }
 
 impl fmt::Debug for WatchOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let WatchOptions { pids, find: _, all_children, eager, attach } = self;
+        let WatchOptions { pids, find: _, all_children, eager, hot, attach } = self;
         f.debug_struct("WatchOptions")
             .field("pids", pids)
             .field("all_children", all_children)
             .field("eager", eager)
+            .field("hot", hot)
             .field("attach", attach)
             .finish_non_exhaustive()
     }
@@ -66,12 +70,12 @@ pub fn watch(
     mut tell: impl FnMut(Event<'_>) -> bool + 'static,
     ready: impl FnOnce(usize),
 ) -> Result<Watched, String> {
-    let WatchOptions { pids, find, all_children, eager, attach } = options;
+    let WatchOptions { pids, find, all_children, eager, hot, attach } = options;
     let mut policy = attach.policy.policy()?;
     let Running { mapped, anonymous, notes } = Running::of(&mut policy, attach.copies_only);
     let budget = Budget { cpu: attach.cpu, added: attach.added, spare: policy.spare };
     let wanted = Wanted::new(&policy, attach.seccomp).written(&mapped).explained();
-    let wanted = wanted.anonymous(anonymous, budget, eager);
+    let wanted = wanted.anonymous(anonymous, budget, eager).hot(hot);
     let mut is_heard = true;
     for note in notes {
         is_heard &= tell(Event::Note(note));

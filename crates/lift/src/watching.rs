@@ -54,7 +54,7 @@ impl LiftJob {
         let (mark, options) = (self.mark.as_deref(), &self.asked.options);
         let live = self
             .lifts_later()
-            .then(|| LiveLift::of_run(pid, mark, &self.policy, &self.asked.program, options.verbosity));
+            .then(|| LiveLift::of_run(pid, mark, &self.policy, &self.asked.program, options));
         let live = live.flatten();
         if live.is_none() && !joins {
             return None;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `hugelift attach --hot`: samples which code a process uses, and lets only that be copied.
 
-use crate::options::heading;
+use crate::options::{BudgetArgs, heading};
 use clap::Args;
 use hugelift_core::addr::human_bytes;
+use hugelift_core::heat::follow::Limits;
 use hugelift_core::heat::{HOT_PERCENT, Heat};
 use hugelift_core::policy::Copies;
 use hugelift_core::printable::thousands;
@@ -17,21 +18,25 @@ use std::time::Duration;
 #[derive(Args, Debug)]
 pub(super) struct HotArgs {
     /// Copy only the code in use: each process is sampled for TIME first, and of text and rodata only the huge
-    /// pages that hold 99 % of its samples are copied. What the page cache or the store has is used as ever
-    #[arg(long, value_name = "TIME", value_parser = quantity::positive_duration, conflicts_with = "watch",
-          help_heading = heading::WHAT)]
+    /// pages that hold 99 % of its samples are copied. What the page cache or the store has is used as ever. With
+    /// --watch TIME is CPU time of the process, at least, and code that it uses later is copied when that is worth it
+    #[arg(long, value_name = "TIME", value_parser = quantity::positive_duration, help_heading = heading::WHAT)]
     hot: Option<Duration>,
 
-    /// With --hot: memory that copies of a process may take, as in 64M; the hottest pages come first
-    #[arg(long, value_name = "SIZE", value_parser = quantity::bytes, requires = "hot", help_heading = heading::WHAT)]
-    budget: Option<u64>,
+    #[command(flatten)]
+    budget: BudgetArgs,
 }
 
 impl HotArgs {
     /// Returns how each process is sampled, if that is asked for.
     pub(super) fn sampling(&self) -> Option<Sampling> {
-        let budget = self.budget.unwrap_or(u64::MAX);
+        let budget = self.budget.bytes();
         self.hot.map(|time| Sampling { time, budget, interrupted: Cell::new(false) })
+    }
+
+    /// Returns the limits for processes that are watched, if only their code in use is to be copied.
+    pub(super) fn limits(&self) -> Option<Limits> {
+        self.hot.map(|least| Limits { budget: self.budget.bytes(), least })
     }
 }
 

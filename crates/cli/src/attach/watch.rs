@@ -6,6 +6,7 @@ use super::select::Selection;
 use crate::failure::{Exit, Failure};
 use crate::output;
 use crate::service::{notify, signals};
+use hugelift_core::heat::follow::Limits;
 use hugelift_core::printable::Untrusted;
 use hugelift_core::report::VERSION;
 use hugelift_lift::attach::{AttachOptions, Change, Name};
@@ -23,6 +24,7 @@ pub(super) struct WatchHow {
     pub(super) attach: AttachOptions,
     pub(super) all_children: bool,
     pub(super) eager: bool,
+    pub(super) hot: Option<Limits>,
     pub(super) shown: Shown,
 }
 
@@ -47,7 +49,7 @@ struct Line<'a> {
 /// # Errors
 /// None of the processes can be watched; standard output cannot be written.
 pub(super) fn run(selection: Selection, how: WatchHow) -> Result<Exit, Failure> {
-    let WatchHow { attach, all_children, eager, shown } = how;
+    let WatchHow { attach, all_children, eager, hot, shown } = how;
     let signals = signals(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP])?;
     let Selection { pids, choices } = selection;
     let what: Vec<String> = choices.iter().map(ToString::to_string).collect();
@@ -69,7 +71,7 @@ pub(super) fn run(selection: Selection, how: WatchHow) -> Result<Exit, Failure> 
         }
         notify(&[NotifyState::Ready]);
     };
-    let options = WatchOptions { pids, find, all_children, eager, attach };
+    let options = WatchOptions { pids, find, all_children, eager, hot, attach };
     let watched = watch(options, signals.as_fd(), tell, ready)?;
     notify(&[NotifyState::Stopping]);
     if let Some(failure) = failed.take() {

@@ -13,6 +13,7 @@ use hugelift_core::advice::About;
 use hugelift_core::apply::{Outcome, apply, lifted};
 use hugelift_core::budget;
 use hugelift_core::complaints::complaints;
+use hugelift_core::heat::follow::Code;
 use hugelift_core::plan::{Plan, Span, plan};
 use hugelift_core::policy::{Backing, Copies, Policy};
 use hugelift_core::report::summary::summary;
@@ -73,6 +74,8 @@ pub(crate) struct Tried {
     pub(crate) lifted: bool,
     /// The CPU time that lifting the rest would take, if there is a rest.
     pub(crate) wants: Option<Duration>,
+    /// What of its code could still be copied, if the policy copies only the code in use.
+    pub(crate) code: Option<Code>,
 }
 
 /// Lifts what is worth it: `affords` says so of a CPU time. What is huge already, in the page cache or in the
@@ -94,17 +97,25 @@ fn lift_reached_if(target: Target<'_>, affords: impl Fn(Duration) -> bool) -> Re
     let free = Policy { copies: Copies::Later, ..lift.policy.clone() };
     let mapped = lift.prepare(before, &free);
     let bytes: u64 = mapped.plan.spans.iter().map(|span| span.range.len()).sum();
-    let skips = mapped.plan.skips.iter().filter(|skip| skip.reason == Reason::CopiedLater);
-    let later: u64 = skips.map(|skip| skip.range.len()).sum();
+    let hot = match &policy.copies {
+        Copies::Hot(hot) => Some(hot),
+        Copies::All | Copies::Later => None,
+    };
+    let mut code = hot.map(|_| code_of(chosen.pid, &mapped));
+    let later: u64 = match (hot, &code) {
+        (Some(hot), Some(code)) => code.left_of(hot),
+        _ => left_to_copy(&mapped.plan).map(|skip| skip.range.len()).sum(),
+    };
+    let is_all = code.as_ref().is_none_or(|code| code.left.is_empty());
     let (of_mapped, of_all) = (worth::cost(0, bytes), worth::cost(later, bytes));
-    let waits = |wants| Ok(Tried { change: None, lifted: false, wants: Some(wants) });
+    let unchanged = |wants, code| Ok(Tried { change: None, lifted: false, wants, code });
     let (prepared, wants) = match (bytes, later) {
-        (0, 0) if explains => (mapped, None),
-        (0, 0) => return Ok(Tried { change: None, lifted: false, wants: None }),
+        (0, 0) if explains && is_all => (mapped, None),
+        (0, 0) => return unchanged(None, code),
         (_, 1..) if affords(of_all) => (lift.prepare(mapped.before, &lift.policy), None),
         (1.., _) if affords(of_mapped) => (mapped, (later > 0).then(|| worth::cost(later, 0))),
-        (0, _) => return waits(of_all),
-        _ => return waits(of_mapped),
+        (0, _) => return unchanged(Some(of_all), code),
+        _ => return unchanged(Some(of_mapped), code),
     };
     let is_planned = !prepared.plan.spans.is_empty();
     let change = lift.carry_out(prepared)?;
@@ -113,7 +124,31 @@ fn lift_reached_if(target: Target<'_>, affords: impl Fn(Duration) -> bool) -> Re
         // Memory is short, or no thread could be borrowed, for example. That may change.
         return Err(change.complaints.into_iter().chain(change.lines).next().unwrap_or_default());
     }
-    Ok(Tried { change: Some(change), lifted: is_lifted, wants })
+    if let (Some(hot), Some(code), None, false) = (hot, &mut code, wants, change.is_partial) {
+        code.copy(hot);
+    }
+    Ok(Tried { change: Some(change), lifted: is_lifted, wants, code })
+}
+
+/// Returns what a plan leaves to be copied later.
+fn left_to_copy(plan: &Plan) -> impl Iterator<Item = &Skip> {
+    plan.skips.iter().filter(|skip| skip.reason == Reason::CopiedLater)
+}
+
+/// Returns what of the code of a process could be copied, and how much of it is.
+fn code_of(pid: u32, Prepared { before, plan, .. }: &Prepared) -> Code {
+    let mut left: Vec<Range> =
+        left_to_copy(plan).filter(|skip| skip.part == Part::Text).map(|skip| skip.range).collect();
+    let mut copied = 0;
+    // A skip reaches over the copies between the pieces that are left.
+    for copy in replaced(before) {
+        if copy.part == Part::Text && is_huge(pid, copy.range) {
+            copied += copy.range.len();
+            left = left.into_iter().flat_map(|piece| piece.minus(copy.range)).collect();
+        }
+    }
+    left.sort();
+    Code { left, copied }
 }
 
 /// The lift of a process.

@@ -5,6 +5,8 @@
 //! watcher a few waits a day, however many processes there are.
 
 use crate::watcher::apart::{Children, NoAnswer};
+use hugelift_core::addr::{Addr, Range};
+use hugelift_core::heat::follow::Code;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -27,7 +29,7 @@ pub(super) struct Done {
 }
 
 /// What a lift has found and done.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(super) struct Attempt {
     /// Something was lifted.
     pub is_lifted: bool,
@@ -39,6 +41,8 @@ pub(super) struct Attempt {
     pub wants: Option<Duration>,
     /// Bytes of the wanted parts that are on huge pages, if they were counted.
     pub huge: Option<u64>,
+    /// What could be copied and what is, if only the code in use is to be.
+    pub code: Option<Code>,
 }
 
 /// The children that lift processes of other users.
@@ -86,30 +90,43 @@ impl Done {
             Err(why) => (&none, why.as_str()),
         };
         let (is_ok, wants, counts) = (self.result.is_ok(), attempt.wants.is_some(), attempt.huge.is_some());
-        let flags = [is_ok, attempt.is_lifted, attempt.is_partial, wants, counts, self.is_heard];
+        let has_code = attempt.code.is_some();
+        let flags = [is_ok, attempt.is_lifted, attempt.is_partial, wants, counts, has_code, self.is_heard];
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let wants = attempt.wants.map_or(0, nanos);
-        let numbers = [nanos(self.cpu), attempt.copied, wants, attempt.huge.unwrap_or(0)];
+        let (left, copied) = attempt.code.as_ref().map_or((&[][..], 0), |code| (&code.left, code.copied));
+        let count = left.len() as u64;
+        let numbers = [nanos(self.cpu), attempt.copied, wants, attempt.huge.unwrap_or(0), copied, count];
+        let ranges = left.iter().flat_map(|range| [range.start.0, range.end.0]);
         let mut bytes: Vec<u8> = flags.map(u8::from).to_vec();
-        bytes.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
+        bytes.extend(numbers.into_iter().chain(ranges).flat_map(u64::to_le_bytes));
         bytes.extend_from_slice(why.as_bytes());
         bytes
     }
 
     /// Returns what [`Done::to_bytes`] wrote; `None` if it is cut off.
     fn from_bytes(bytes: &[u8]) -> Option<Done> {
-        let (flags, rest) = bytes.split_first_chunk::<6>()?;
-        let [is_ok, is_lifted, is_partial, wants_more, counts, is_heard] = flags.map(|flag| flag != 0);
-        let (cpu, rest) = rest.split_first_chunk::<8>()?;
-        let (copied, rest) = rest.split_first_chunk::<8>()?;
-        let (wants, rest) = rest.split_first_chunk::<8>()?;
-        let (huge, why) = rest.split_first_chunk::<8>()?;
-        let time = |bytes: &[u8; 8]| Duration::from_nanos(u64::from_le_bytes(*bytes));
-        let copied = u64::from_le_bytes(*copied);
-        let huge = counts.then(|| u64::from_le_bytes(*huge));
-        let attempt = Attempt { is_lifted, is_partial, copied, wants: wants_more.then(|| time(wants)), huge };
+        let (flags, mut rest) = bytes.split_first_chunk::<7>()?;
+        let [is_ok, is_lifted, is_partial, wants_more, counts, has_code, is_heard] =
+            flags.map(|flag| flag != 0);
+        let mut number = || {
+            let (number, left) = rest.split_first_chunk::<8>()?;
+            rest = left;
+            Some(u64::from_le_bytes(*number))
+        };
+        let cpu = Duration::from_nanos(number()?);
+        let (copied, wants, huge) = (number()?, Duration::from_nanos(number()?), number()?);
+        let (code_copied, count) = (number()?, number()?);
+        let mut left = Vec::new();
+        for _ in 0..count {
+            left.push(Range::new(Addr(number()?), Addr(number()?))?);
+        }
+        let why = rest;
+        let (wants, huge) = (wants_more.then_some(wants), counts.then_some(huge));
+        let code = has_code.then_some(Code { left, copied: code_copied });
+        let attempt = Attempt { is_lifted, is_partial, copied, wants, huge, code };
         let result = if is_ok { Ok(attempt) } else { Err(String::from_utf8(why.to_vec()).ok()?) };
-        Some(Done { result, cpu: time(cpu), is_heard })
+        Some(Done { result, cpu, is_heard })
     }
 }
 
@@ -125,9 +142,13 @@ mod tests {
             copied: 1 << 40,
             wants: Some(Duration::from_millis(7)),
             huge: Some(3 << 21),
+            code: None,
         };
+        let range = |start: u64| Range::sized(Addr(start << 21), 2 << 21).expect("a range");
+        let code = Code { left: vec![range(5), range(9)], copied: 1 << 21 };
         let results = [
-            Ok(attempt),
+            Ok(attempt.clone()),
+            Ok(Attempt { code: Some(code), ..attempt.clone() }),
             Ok(Attempt { wants: None, huge: None, is_partial: true, ..attempt }),
             Err("no thread: ü".into()),
         ];
@@ -136,7 +157,7 @@ mod tests {
                 let done = Done { result: result.clone(), cpu: Duration::from_micros(1234), is_heard };
                 let bytes = done.to_bytes();
                 assert_eq!(Done::from_bytes(&bytes), Some(done));
-                assert_eq!(Done::from_bytes(&bytes[..37]), None);
+                assert_eq!(Done::from_bytes(&bytes[..54]), None);
             }
         }
     }

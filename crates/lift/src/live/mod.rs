@@ -17,17 +17,23 @@ mod accounts;
 mod anonymous;
 mod apart;
 pub(crate) mod ends;
+pub(crate) mod event;
+mod hot;
+mod member;
 pub(crate) mod membership;
 mod process;
 pub(crate) mod process_set;
 
-use crate::attach::{Change, Chosen, Target, Tried, lift_if};
-use crate::options::{Seccomp, Verbosity};
+use crate::attach::{Chosen, Target, Tried, lift_if};
+use crate::options::{LiftOptions, Seccomp, Verbosity};
 use crate::watcher::process::{Program, Watch};
 use anonymous::{Anonymous, Turn};
 use apart::{Apart, Attempt, Done};
 use ends::{Ends, Woken};
+use event::{Event, Summary, Tell, line_of_run};
+use hot::Hot;
 use hugelift_core::collapse::Budget;
+use hugelift_core::heat::follow::Limits;
 use hugelift_core::policy::{Copies, Policy, SpanChoice};
 use hugelift_core::printable::Untrusted;
 use hugelift_core::snapshot::Part;
@@ -50,74 +56,6 @@ const LONGEST: Duration = Duration::from_millis(800);
 /// It sleeps no longer than this while they use none.
 const LONGEST_IDLE: Duration = Duration::from_secs(4);
 
-/// What a watcher has to say.
-#[derive(Debug)]
-pub enum Event<'a> {
-    /// Text or rodata of a process was copied or mapped.
-    Lifted {
-        /// The process.
-        pid: u32,
-        /// What was done.
-        change: &'a Change,
-        /// The CPU time that the process had used.
-        cpu: Duration,
-    },
-    /// Anonymous memory of a process was collapsed.
-    Collapsed {
-        /// The process.
-        pid: u32,
-        /// What was done.
-        change: &'a Change,
-    },
-    /// A process was checked for the first time, and there is nothing to lift.
-    Nothing {
-        /// The process.
-        pid: u32,
-        /// Why.
-        change: &'a Change,
-    },
-    /// A process could not be lifted.
-    Refused {
-        /// The process.
-        pid: u32,
-        /// Why.
-        why: &'a str,
-    },
-    /// A line about the watch itself.
-    Note(&'a str),
-}
-
-/// What a watch took.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Summary {
-    /// How long it took.
-    pub watched: Duration,
-    /// CPU time for polling.
-    pub polling: Duration,
-    /// CPU time for lifts.
-    pub lifting: Duration,
-    /// How many processes were lifted; one that has become another program by execve(2) counts again.
-    pub lifted: u64,
-}
-
-impl std::fmt::Display for Summary {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let millis = |time: Duration| time.as_secs_f64() * 1e3;
-        let share = 100.0 * self.polling.as_secs_f64() / self.watched.as_secs_f64().max(1e-9);
-        write!(
-            f,
-            "hugelift watched for {:.1} s with {:.1} ms of CPU time ({share:.2} %), and used {:.1} ms of CPU time \
-             for lifts",
-            self.watched.as_secs_f64(),
-            millis(self.polling),
-            millis(self.lifting),
-        )
-    }
-}
-
-/// Takes what a watcher has to say, and returns whether it could be said.
-pub(crate) type Tell = Box<dyn FnMut(Event<'_>) -> bool>;
-
 /// What is wanted of the processes that are watched.
 #[derive(Debug)]
 pub(crate) struct Wanted {
@@ -126,6 +64,8 @@ pub(crate) struct Wanted {
     /// The first check of each process is explained.
     explains: bool,
     anonymous: Option<Anonymous>,
+    /// Only the code in use is copied.
+    hot: Option<Hot>,
 }
 
 impl Wanted {
@@ -134,7 +74,7 @@ impl Wanted {
         // Huge pages that a part fills only partly were lifted at the start, if they were asked for.
         let mut policy = Policy { copies: Copies::All, span: SpanChoice::Inner, ..policy.clone() };
         policy.parts.retain(|part| matches!(part, Part::Text | Part::Rodata));
-        Wanted { policy, seccomp, explains: false, anonymous: None }
+        Wanted { policy, seccomp, explains: false, anonymous: None, hot: None }
     }
 
     /// Also wants those of these parts that programs write to: RELRO and data.
@@ -156,6 +96,12 @@ impl Wanted {
         let anonymous = (!parts.is_empty()).then(|| Anonymous::new(parts, self.seccomp, budget, eager));
         Wanted { anonymous, ..self }
     }
+
+    /// Wants copies of the code in use alone, if there are such limits.
+    #[must_use]
+    pub(crate) fn hot(self, limits: Option<Limits>) -> Wanted {
+        Wanted { hot: limits.map(Hot::new), ..self }
+    }
 }
 
 /// Lifts processes while they run.
@@ -169,9 +115,10 @@ pub(crate) struct LiveLift {
     is_heard: bool,
     apart: Apart,
     began: Instant,
-    /// CPU time of this process for polling, and for lifting.
+    /// CPU time of this process for polling, for lifting, and for samples.
     polling: Duration,
     lifting: Duration,
+    sampling: Duration,
     lifted: u64,
     last_delay: Duration,
     share: Share,
@@ -207,15 +154,15 @@ impl LiveLift {
         mark: Option<&str>,
         policy: &Policy,
         program: &Untrusted,
-        verbosity: Verbosity,
+        options: &LiftOptions,
     ) -> Option<LiveLift> {
         let anonymous: Vec<Part> = policy.parts.iter().copied().filter(|part| *part == Part::Anon).collect();
         let budget = Budget { spare: policy.spare, ..Budget::default() };
-        let wanted = Wanted::new(policy, Seccomp::Auto).anonymous(anonymous, budget, false);
+        let wanted = Wanted::new(policy, Seccomp::Auto).anonymous(anonymous, budget, false).hot(options.hot);
         if wanted.policy.parts.is_empty() && wanted.anonymous.is_none() {
             return None;
         }
-        let (program, speaks) = (program.clone(), verbosity >= Verbosity::Summary);
+        let (program, speaks) = (program.clone(), options.verbosity >= Verbosity::Summary);
         let tell = move |event: Event<'_>| {
             if speaks && let Some(line) = line_of_run(&event) {
                 say(&format!("{program}: {line}"));
@@ -238,6 +185,7 @@ impl LiveLift {
             began: now,
             polling: Duration::ZERO,
             lifting: Duration::ZERO,
+            sampling: Duration::ZERO,
             lifted: 0,
             last_delay: SHORTEST,
             share: Share { left: ADVANCE.as_secs_f64() },
@@ -262,13 +210,14 @@ impl LiveLift {
     pub(crate) fn turn(&mut self, stops: &dyn Fn() -> bool) -> Option<Duration> {
         let before = own_cpu_time();
         let used = self.processes.refresh();
+        let sampling = self.sample();
         let lifts = !self.wanted.policy.parts.is_empty();
         let due = if lifts { self.processes.due() } else { Vec::new() };
         for (pid, why) in self.processes.take_unreadable() {
             self.say(Event::Refused { pid, why: &why });
         }
         self.ends.set(&self.processes.pids());
-        let polling = own_cpu_time().saturating_sub(before);
+        let polling = own_cpu_time().saturating_sub(before).saturating_sub(sampling);
         self.polling += polling;
         let pause = self.share.count(polling, self.turned.elapsed());
         tracing::debug!(?polling, ?pause, members = self.count(), "polled the processes");
@@ -288,6 +237,18 @@ impl LiveLift {
         }
         self.last_delay = self.delay(used);
         Some(self.last_delay.max(pause))
+    }
+
+    /// Reads the samples of the code in use, if only that is copied. Returns the CPU time that this took.
+    fn sample(&mut self) -> Duration {
+        let Some(hot) = &mut self.wanted.hot else { return Duration::ZERO };
+        let before = own_cpu_time();
+        if let Some(why) = hot.turn(&mut self.processes) {
+            self.is_heard &= (self.tell)(Event::Note(&why));
+        }
+        let sampling = own_cpu_time().saturating_sub(before);
+        self.sampling += sampling;
+        sampling
     }
 
     fn lift(&mut self, pid: u32) {
@@ -310,6 +271,9 @@ impl LiveLift {
         tracing::debug!(pid, ?done, ?spent, "a running process");
         match done.result {
             Ok(attempt) => {
+                if let (Some(hot), Some(code)) = (&mut self.wanted.hot, &attempt.code) {
+                    hot.found(&self.processes, pid, code.clone());
+                }
                 self.lifted += u64::from(self.processes.tried(pid, code, spent, &attempt));
                 // Why is said with what was lifted.
                 if attempt.is_partial && attempt.wants.is_none() {
@@ -328,18 +292,25 @@ impl LiveLift {
     /// given up is seen, and said, by the next one.
     fn try_lift(&mut self, pid: u32, start: u64) -> Done {
         let told = self.processes.told(pid);
+        let hot = self.wanted.hot.as_ref();
+        let hot_policy = hot.map(|hot| Policy { copies: hot.copies(pid), ..self.wanted.policy.clone() });
+        let samples = hot.and_then(|hot| hot.says(pid));
         let target = Target {
             chosen: Chosen { pid, start: Some(start) },
-            policy: &self.wanted.policy,
+            policy: hot_policy.as_ref().unwrap_or(&self.wanted.policy),
             seccomp: self.wanted.seccomp,
             copied: self.processes.copied(),
             explains: told.is_unclear || self.wanted.explains && !told.is_known,
             collapses: self.wanted.anonymous.is_some(),
         };
         let tried = lift_if(target, self.processes.affords(pid));
-        let result = tried.map(|Tried { change, lifted, wants }| {
-            let attempt = Attempt { is_lifted: lifted, wants, ..Attempt::default() };
-            let Some(change) = &change else { return attempt };
+        let result = tried.map(|Tried { change, lifted, wants, code }| {
+            let attempt = Attempt { is_lifted: lifted, wants, code, ..Attempt::default() };
+            let Some(mut change) = change else { return attempt };
+            if let (Some(samples), Some(line), None) = (&samples, change.lines.first_mut(), wants) {
+                line.push_str(samples);
+            }
+            let change = &change;
             let huge = change.huge_bytes(&self.wanted.policy.parts);
             let is_lifted = lifted || told.is_unclear && huge > told.huge;
             let (is_partial, cpu) = (change.is_partial, self.processes.cpu_of(pid));
@@ -392,9 +363,11 @@ impl LiveLift {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let cpus = u32::try_from(cpus).unwrap_or(u32::MAX);
         let needed = self.processes.lacks_at_least().map_or(LONGEST, |lacks| lacks / cpus);
+        let chooses = self.wanted.hot.as_ref().is_some_and(Hot::chooses);
+        let longest = if chooses { hot::CHOOSING } else { LONGEST };
         match used.is_zero() {
             true => (self.last_delay * 2).clamp(SHORTEST, LONGEST_IDLE),
-            false => needed.clamp(SHORTEST, LONGEST),
+            false => needed.clamp(SHORTEST, longest),
         }
     }
 
@@ -426,8 +399,8 @@ impl LiveLift {
 
     /// Returns what it took so far.
     pub(crate) fn summary(&self) -> Summary {
-        let LiveLift { polling, lifting, lifted, .. } = *self;
-        Summary { watched: self.began.elapsed(), polling, lifting, lifted }
+        let LiveLift { polling, lifting, sampling, lifted, .. } = *self;
+        Summary { watched: self.began.elapsed(), polling, lifting, sampling, lifted }
     }
 
     /// Does a turn for a run, and reports the CPU time of this process at the end, unless it had next to nothing
@@ -448,22 +421,6 @@ impl LiveLift {
 fn other_user(pid: u32) -> Option<u32> {
     let is_root = nix::unistd::geteuid().is_root();
     owner(pid).filter(|user| is_root && *user != 0)
-}
-
-/// Returns what `hugelift run -v` says.
-fn line_of_run(event: &Event<'_>) -> Option<String> {
-    match event {
-        Event::Lifted { pid, change, cpu } => {
-            let (line, cpu) = (change.lines.first()?, cpu.as_secs_f64());
-            Some(format!(
-                "process {pid}: {line}, copied or mapped while it ran, after {cpu:.1} s of CPU time"
-            ))
-        }
-        Event::Refused { pid, why } => Some(format!("process {pid} is not lifted while it runs: {why}")),
-        Event::Note(line) => Some((*line).into()),
-        Event::Collapsed { pid, change } => Some(format!("process {pid}: {}", change.lines.first()?)),
-        Event::Nothing { .. } => None,
-    }
 }
 
 impl Watch for LiveLift {

@@ -15,10 +15,11 @@ mod tests;
 
 use super::accounts::Accounts;
 use super::apart::Attempt;
+use super::member::{Life, Member, State, Told};
 use super::membership::{AfterExec, Chosen, Find, Membership, Run};
 use super::process::{Image, code_of, image};
 use hugelift_core::printable::Escape as _;
-use hugelift_core::proc_stat::{Addresses, Stat};
+use hugelift_core::proc_stat::Stat;
 use hugelift_core::worth::{Account, CHECK};
 use hugelift_linux::proc::clock::ticks_per_second;
 use hugelift_linux::proc::loadavg::LoadAvg;
@@ -49,57 +50,6 @@ pub(crate) struct ProcessSet {
     all_again: Instant,
     /// Processes that belong to the set and cannot be read, with the reason.
     unreadable: Vec<(u32, String)>,
-}
-
-/// A process of the set.
-#[derive(Debug)]
-struct Member {
-    parent: u32,
-    /// When it was started, in clock ticks since boot: distinguishes it from a later one with its id.
-    start: u64,
-    /// Where the kernel has put its program: changed by execve(2).
-    addresses: Option<Addresses>,
-    image: Image,
-    /// Its CPU time so far, and what of it was before it ran this image.
-    cpu: Duration,
-    cpu_before: Duration,
-    /// CPU time of its lifts.
-    spent: Duration,
-    /// Bytes of anonymous copies that its lifts have made.
-    copied: u64,
-    is_parent: bool,
-    told: Told,
-    /// Something of it was lifted.
-    is_lifted: bool,
-    state: State,
-    /// How often it could not be lifted.
-    refusals: u32,
-    /// How many checks in a row have found nothing to lift.
-    fruitless: u32,
-}
-
-/// What a user has been told of a process since its execve(2).
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub(super) struct Told {
-    /// It was checked.
-    pub is_known: bool,
-    /// Since then a lift of it has failed, or was not complete: its threads may have done more than is known.
-    pub is_unclear: bool,
-    /// Bytes on huge pages that were found last.
-    pub huge: u64,
-}
-
-/// What is known about the lift of a process.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
-    /// It was not checked yet.
-    New,
-    /// A lift is worth it when its account affords this much.
-    Wants(Duration),
-    /// All that can be lifted is lifted. It had this much code mapped, in bytes.
-    Lifted { code: u64 },
-    /// It could not be lifted, and is tried again at this time.
-    Refused { again: Instant },
 }
 
 /// How long a process that was refused is left alone the first time; each later time is twice as long.
@@ -365,6 +315,7 @@ impl ProcessSet {
             // A program may make code of its own all the time. Checks of it find nothing, so each waits longer.
             State::New if self.eager && member.fruitless == 0 => return Some(Duration::ZERO),
             State::New => CHECK.saturating_mul(1 << member.fruitless.min(10)),
+            State::Wants(_) if self.eager => return Some(Duration::ZERO),
             State::Wants(cost) => cost,
             State::Lifted { .. } | State::Refused { .. } => return None,
         };
@@ -398,6 +349,35 @@ impl ProcessSet {
         Some(self.members.get(&pid)?.start)
     }
 
+    /// Returns which program a process runs in which of its lives: another one after each execve(2).
+    pub(super) fn life_of(&self, pid: u32) -> Option<Life> {
+        self.members.get(&pid).map(|member| (member.start, member.addresses))
+    }
+
+    /// Returns the member that has forked a process, if both run the same program at the same addresses since.
+    pub(super) fn forked_by(&self, pid: u32) -> Option<u32> {
+        let child = self.members.get(&pid)?;
+        let parent = self.members.get(&child.parent)?;
+        let is_same = child.addresses.is_some() && child.addresses == parent.addresses;
+        is_same.then_some(child.parent)
+    }
+
+    /// Records that a process of which all else is lifted is worth a lift when its account affords this much.
+    pub(super) fn want(&mut self, pid: u32, cost: Duration) {
+        if let Some(member) = self.members.get_mut(&pid)
+            && matches!(member.state, State::Lifted { .. } | State::Wants(_))
+        {
+            member.state = State::Wants(cost);
+        }
+    }
+
+    /// Has a process checked again.
+    pub(super) fn check_again(&mut self, pid: u32) {
+        if let Some(member) = self.members.get_mut(&pid) {
+            (member.state, member.fruitless) = (State::New, 0);
+        }
+    }
+
     /// Returns the CPU time that a process has used.
     pub(crate) fn cpu_of(&self, pid: u32) -> Duration {
         self.members.get(&pid).map_or(Duration::ZERO, |member| member.cpu)
@@ -428,7 +408,7 @@ impl ProcessSet {
     /// Records an attempt that took `spent`; `code` is what the process had mapped before. Returns whether it is the first
     /// to have lifted anything of the process.
     pub(super) fn tried(&mut self, pid: u32, code: u64, spent: Duration, attempt: &Attempt) -> bool {
-        let Attempt { is_lifted, is_partial, copied, wants, huge } = *attempt;
+        let Attempt { is_lifted, is_partial, copied, wants, huge, .. } = *attempt;
         self.spend(pid, spent);
         self.add_copied(pid, copied);
         let Some(member) = self.members.get_mut(&pid) else { return false };
@@ -463,27 +443,6 @@ impl ProcessSet {
     /// Returns whether all processes have ended, and no other can come.
     pub(crate) fn is_over(&self) -> bool {
         self.members.is_empty() && !self.membership.finds()
-    }
-}
-
-impl Member {
-    fn new(stat: &Stat, image: Image) -> Member {
-        Member {
-            parent: stat.parent,
-            start: stat.start,
-            addresses: stat.addresses,
-            image,
-            cpu: Duration::ZERO,
-            cpu_before: Duration::ZERO,
-            spent: Duration::ZERO,
-            copied: 0,
-            is_parent: false,
-            told: Told::default(),
-            is_lifted: false,
-            state: State::New,
-            refusals: 0,
-            fruitless: 0,
-        }
     }
 }
 

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which code of a process that runs on is worth a copy, as its samples arrive.
+//!
+//! ```text
+//!   samples  |..... first choice |.. copied ..|... new hot pages |.. copied ..|....... nothing new |
+//!   events   | one in 100         one in 500                                                       | closed: rests
+//! ```
+//!
+//! A window of samples begins with the first one, after each copy and after each rest. A window that brings nothing new ends,
+//! and the process rests until it has used twice its CPU time. So sampling takes less and less of a process that stays as it is,
+//! and one that changes is followed.
+
+use super::hot::HotCode;
+use crate::addr::{Addr, PageSize, Range};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// The first choice needs this many samples in code that could be copied.
+pub const FIRST: u64 = 100;
+/// Beside what is copied a huge page is hot with this many samples: a stray one brings no copy.
+const NEW: u64 = 4;
+/// A window ends with this many samples, wherever they are.
+const WINDOW: u64 = 400;
+/// So does one without a choice so far: of a process that is mostly in other code few samples count.
+const LONG_WINDOW: u64 = 1000;
+/// The longest rest, in CPU time of the process.
+const REST_AT_MOST: Duration = Duration::from_secs(600);
+
+/// The code of a process, as far as copies matter.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Code {
+    /// What could be copied and is not: whole huge pages, sorted, none over another.
+    pub left: Vec<Range>,
+    /// Bytes of it that are copies.
+    pub copied: u64,
+}
+
+impl Code {
+    /// Returns the bytes of `hot` that could be copied.
+    pub fn left_of(&self, hot: &HotCode) -> u64 {
+        let shared = |hot: &Range| {
+            self.left.iter().filter_map(|left| left.intersect(*hot)).map(Range::len).sum::<u64>()
+        };
+        hot.ranges().iter().map(shared).sum()
+    }
+
+    /// Moves `hot` from what could be copied to what is.
+    pub fn copy(&mut self, hot: &HotCode) {
+        self.copied = self.copied.saturating_add(self.left_of(hot));
+        for hot in hot.ranges() {
+            let left = std::mem::take(&mut self.left);
+            self.left = left.into_iter().flat_map(|left| left.minus(*hot)).collect();
+        }
+    }
+}
+
+/// How often a process is sampled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pace {
+    /// Until the first choice.
+    Fast,
+    /// From then on.
+    Slow,
+}
+
+/// What is asked of the choice.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Limits {
+    /// Bytes that copies of the process may take.
+    pub budget: u64,
+    /// CPU time for which the process is sampled at least before the first choice.
+    pub least: Duration,
+}
+
+/// The samples of one process, and what follows from them.
+#[derive(Clone, Debug)]
+pub struct Follow {
+    page: PageSize,
+    code: Code,
+    /// The samples of the window by number of their huge page.
+    counts: BTreeMap<u64, u64>,
+    /// All samples of the window.
+    samples: u64,
+    /// The CPU time of the process when it was sampled first.
+    since: Option<Duration>,
+    /// Code of the process was copied because it is hot.
+    is_copied: bool,
+    chosen: HotCode,
+    /// The process is not sampled until it has used this CPU time.
+    rests: Option<Duration>,
+}
+
+impl Follow {
+    /// Returns what is known of a process with this code.
+    pub fn new(page: PageSize, code: Code) -> Follow {
+        Follow {
+            page,
+            code,
+            counts: BTreeMap::new(),
+            samples: 0,
+            since: None,
+            is_copied: false,
+            chosen: HotCode::default(),
+            rests: None,
+        }
+    }
+
+    /// Takes account of what an attempt to copy has found, and has left.
+    pub fn found(&mut self, code: Code) {
+        self.code = code;
+        if self.chosen.bytes() > 0 && self.code.left_of(&self.chosen) == 0 {
+            self.is_copied = true;
+            self.chosen = HotCode::default();
+            self.begin();
+        }
+    }
+
+    /// Returns how often a process that has used `cpu` is to be sampled; `None` if that would bring nothing now.
+    pub fn pace(&mut self, cpu: Duration, limits: Limits) -> Option<Pace> {
+        if self.code.left.is_empty() || self.rest_of(limits.budget) < self.page.bytes() {
+            return None;
+        }
+        if let Some(until) = self.rests {
+            if cpu < until {
+                return None;
+            }
+            self.begin();
+        }
+        self.since.get_or_insert(cpu);
+        Some(if self.has_chosen() { Pace::Slow } else { Pace::Fast })
+    }
+
+    /// Counts a sample at this address.
+    pub fn add(&mut self, address: u64) {
+        *self.counts.entry(address / self.page.bytes()).or_default() += 1;
+        self.samples += 1;
+    }
+
+    /// Counts samples outside of user space.
+    pub fn add_outside(&mut self, samples: u64) {
+        self.samples = self.samples.saturating_add(samples);
+    }
+
+    /// Decides again, of a process that has used `cpu`.
+    pub fn decide(&mut self, cpu: Duration, limits: Limits) {
+        if self.rests.is_some() {
+            return;
+        }
+        let rest = self.rest_of(limits.budget);
+        let waits = !self.is_copied && self.since.is_some_and(|since| cpu < since + limits.least);
+        let choice = match self.is_copied {
+            _ if waits => None,
+            true => self.new_hot(rest),
+            false => self.first_hot(rest),
+        };
+        if let Some(hot) = choice.filter(|hot| hot.bytes() > 0) {
+            self.chosen = hot;
+        }
+        let most = if self.has_chosen() { WINDOW } else { LONG_WINDOW };
+        if self.samples >= most && !waits {
+            self.rests = Some(cpu.saturating_mul(2).min(cpu.saturating_add(REST_AT_MOST)));
+        }
+    }
+
+    /// Returns what is to be copied, and is not yet.
+    pub fn chosen(&self) -> &HotCode {
+        &self.chosen
+    }
+
+    /// Returns the samples of the window in user space.
+    pub fn samples(&self) -> u64 {
+        self.counts.values().sum()
+    }
+
+    /// Returns how many huge pages are chosen, and how many its code could have.
+    pub fn pages(&self) -> (u64, u64) {
+        let left: u64 = self.code.left.iter().map(|range| range.len()).sum();
+        (self.chosen.bytes() / self.page.bytes(), (left + self.code.copied) / self.page.bytes())
+    }
+
+    fn has_chosen(&self) -> bool {
+        self.is_copied || self.chosen.bytes() > 0
+    }
+
+    fn begin(&mut self) {
+        self.counts.clear();
+        (self.samples, self.rests) = (0, None);
+    }
+
+    fn rest_of(&self, budget: u64) -> u64 {
+        budget.saturating_sub(self.code.copied)
+    }
+
+    /// Chooses among all that could be copied.
+    fn first_hot(&self, rest: u64) -> Option<HotCode> {
+        let samples: u64 = self.in_left().map(|(_, samples)| samples).sum();
+        (samples >= FIRST).then(|| HotCode::choose(self.in_left(), self.page, rest))
+    }
+
+    /// Chooses what could be copied among all that is hot, what is copied already included.
+    fn new_hot(&self, rest: u64) -> Option<HotCode> {
+        let bytes = self.page.bytes();
+        let hot = HotCode::choose(
+            self.counts.iter().map(|(n, samples)| (n * bytes, *samples)),
+            self.page,
+            u64::MAX,
+        );
+        let is_hot = |start: u64| Range::sized(Addr(start), bytes).is_some_and(|page| hot.covers(page));
+        let new = self.in_left().filter(|(start, samples)| *samples >= NEW && is_hot(*start));
+        Some(HotCode::choose(new, self.page, rest))
+    }
+
+    /// Returns the huge pages that could be copied and have samples: the first byte and the samples of each.
+    fn in_left(&self) -> impl Iterator<Item = (u64, u64)> {
+        let (left, bytes) = (&self.code.left, self.page.bytes());
+        self.counts.iter().filter_map(move |(n, samples)| {
+            let page = Range::sized(Addr(n.checked_mul(bytes)?), bytes)?;
+            let after = left.partition_point(|range| range.start <= page.start);
+            let is_left =
+                after.checked_sub(1).and_then(|at| left.get(at)).is_some_and(|left| left.covers(page));
+            is_left.then_some((page.start.0, *samples))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;
