@@ -14,6 +14,7 @@ mod fidelity;
 mod filesystems;
 mod forks;
 mod heap;
+mod hot;
 mod inside;
 mod join;
 mod kill;

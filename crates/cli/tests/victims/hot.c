@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Has 64 MB of code in 16 blocks of 4 MB, runs the blocks that its arguments name, and checks what
  * each function returns. `wait` prints "ready" and waits until stdin ends; `burn` runs the blocks so
- * far for half a second of CPU time; `stay` runs the last block until stdin ends; `leave` ends the process and goes on in a child. */
+ * far for half a second of CPU time; `run` prints where they are and in which process, and runs the blocks so far until a
+ * byte of stdin comes, or its end; `leave` ends the process and goes on in a child. */
 #define _GNU_SOURCE
 #include <poll.h>
 #include <stdint.h>
@@ -45,12 +46,16 @@ int main(int argc, char **argv)
 			fflush(stdout);
 			while (read(0, &byte, 1) > 0)
 				;
-		} else if (!strcmp(argv[i], "stay")) {
+		} else if (!strcmp(argv[i], "run")) {
 			struct pollfd input = { .fd = 0, .events = POLLIN };
-			printf("ready\n");
+			printf("at %p %p in %d\n", (const void *)blocks, (const void *)blocks_end, getpid());
 			fflush(stdout);
 			while (poll(&input, 1, 0) == 0)
-				wrong += run((size_t)atoi(argv[i - 1]));
+				for (int k = 1; k < i; k++)
+					if (argv[k][0] >= '0' && argv[k][0] <= '9')
+						wrong += run((size_t)atoi(argv[k]));
+			if (read(0, &byte, 1) < 0)
+				return 1;
 		} else if (!strcmp(argv[i], "burn")) {
 			for (clock_t until = clock() + CLOCKS_PER_SEC / 2; clock() < until;)
 				for (int k = 1; k < i; k++)

@@ -99,7 +99,7 @@ impl Hot {
             refusal = refusal.or(self.open_or_close(set, pid));
         }
         let why = refusal.filter(|_| !std::mem::replace(&mut self.told, true))?;
-        Some(format!("its code in use is not known, so all of its code is copied: {why}"))
+        Some(format!("the code in use cannot be sampled, so all code is copied: {why}"))
     }
 
     /// Counts the new samples of a process, also as those of the processes that have forked it: what these have copied, their
@@ -209,7 +209,8 @@ impl Hot {
         let sampled = self.known.get(&pid).filter(|one| !matches!(one.events, Events::Refused))?;
         let (chosen, all) = sampled.follow.pages();
         let samples = sampled.follow.samples();
-        (chosen > 0).then(|| format!("; {samples} samples chose {chosen} huge pages of {all}"))
+        let pages = if chosen == 1 { "page" } else { "pages" };
+        (chosen > 0).then(|| format!("; {samples} samples chose {chosen} huge {pages} of {all}"))
     }
 
     /// Returns whether a first choice is to be made of a process.
