@@ -76,7 +76,7 @@ fn a_lift_needs_neither_what_measures_nor_what_draws() {
         let used = used_by(&name);
         open.extend(used.iter().filter(|used| needed.insert((*used).clone())).cloned());
     }
-    let expected = ["core", "inject", "inside", "linux", "pages"].map(str::to_string);
+    let expected = ["core", "heat", "inject", "inside", "linux", "pages"].map(str::to_string);
     assert_eq!(needed, BTreeSet::from(expected));
 }
 

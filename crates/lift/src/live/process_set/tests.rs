@@ -100,3 +100,46 @@ fn copies_are_inherited() {
     let group = nix::unistd::Pid::from_raw(parent.id().cast_signed());
     nix::sys::signal::killpg(group, nix::sys::signal::Signal::SIGKILL).expect("kill");
 }
+
+/// A child has the addresses of the process that has forked it.
+#[test]
+fn who_has_forked_a_process() {
+    let (mut set, wanted) = chosen();
+    let mut command = Command::new("bash");
+    command.args(["-c", "(sleep 60; :) & echo $!; wait"]).stdout(std::process::Stdio::piped());
+    let mut parent = command.process_group(0).spawn().expect("bash");
+    let mut line = String::new();
+    let mut out = std::io::BufReader::new(parent.stdout.take().expect("piped"));
+    std::io::BufRead::read_line(&mut out, &mut line).expect("a line");
+    let child = line.trim().parse().unwrap_or(0);
+    *wanted.borrow_mut() = BTreeSet::from([parent.id(), child]);
+    set.refresh();
+    let found = (set.forked_by(child), set.forked_by(parent.id()), set.life_of(child).is_some());
+    let group = nix::unistd::Pid::from_raw(parent.id().cast_signed());
+    nix::sys::signal::killpg(group, nix::sys::signal::Signal::SIGKILL).expect("kill");
+    parent.wait().expect("wait");
+    assert_eq!(found, (Some(parent.id()), None, true));
+}
+
+/// What is wanted of a process waits for its account, and not at all if nothing needs to be worth it.
+#[test]
+fn a_process_with_hot_code_waits_for_its_account() {
+    let child = Command::new("sleep").arg("60").spawn().expect("sleep");
+    let pid = child.id();
+    for eager in [false, true] {
+        let mut set = ProcessSet::of_chosen(&BTreeSet::from([pid]), None, false, eager).0;
+        set.refresh();
+        set.want(pid, CHECK);
+        assert_eq!(set.is_due(pid), eager, "it was not checked yet");
+        set.tried(pid, 0, Duration::ZERO, &Attempt::default());
+        assert!(!set.is_due(pid) && set.lacks_at_least().is_none());
+        set.want(pid, CHECK);
+        assert_eq!((set.is_due(pid), set.lacks_at_least().is_some()), (eager, true));
+        set.refused(pid, Duration::ZERO);
+        set.want(pid, CHECK);
+        assert!(!set.is_due(pid), "it is left alone for a while");
+        set.check_again(pid);
+        assert_eq!(set.is_due(pid), eager);
+    }
+    end(child);
+}
