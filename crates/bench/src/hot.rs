@@ -58,7 +58,9 @@ pub fn run(options: &Options) -> Result<()> {
         "\nprograms under hugelift run: copies in MB after {WATCHED:?} of CPU time, the CPU time in s before the first of \
          them,"
     );
-    println!("and the share of the samples from then on that fall on huge pages: of the whole, and with --hot");
+    println!(
+        "and the share of the samples from then on that fall on huge pages: of the whole, and with --hot"
+    );
     println!("  program              MB  after     share      MB  after     share");
     for (needs, make) in options.chosen(&CASES)? {
         let dir = TempDir::new_in(hugelift()?.parent().context("hugelift's folder")?)?;

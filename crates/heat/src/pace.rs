@@ -49,7 +49,7 @@ impl Rate {
     }
 }
 
-/// Something that is done again when so much time has passed that it takes at most one part in [`LISTING`] of it.
+/// Something that is done again when so much time has passed that it takes at most one part in 2000 of it.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Due {
     at: Option<Instant>,

@@ -141,8 +141,7 @@ fn issue_31_4_an_object_has_at_most_sixteen_entries() {
     };
     // Each larger budget takes a further huge page of the block.
     for block in 1..15 {
-        let held =
-            Held::start_busy(&Cmd::new([&program]).args([&*block.to_string(), "run"]), None, &program);
+        let held = Held::start_busy(&Cmd::new([&program]).args([&*block.to_string(), "run"]), None, &program);
         for budget in ["2M", "4M", "6M"].into_iter().filter(|_| names() < 16) {
             let attach = [HUGELIFT, "attach", "--backing", "shared", "--hot", "500ms", "--budget", budget];
             let before = names();
