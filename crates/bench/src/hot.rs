@@ -55,7 +55,7 @@ pub fn run(options: &Options) -> Result<()> {
         row(needs, make)?;
     }
     println!(
-        "\nprograms under hugelift run: copies in MB after {WATCHED:?} of CPU time, the CPU time in s before the first of \
+        "\nprograms under hugelift run: copies in MB after {WATCHED:?} of CPU time, the CPU time in s before half of \
          them,"
     );
     println!(
@@ -74,21 +74,21 @@ pub fn run(options: &Options) -> Result<()> {
 fn watched(argv: &[OsString], options: &[&str]) -> Result<String> {
     let child = start(argv, &[&["--backing", "thp"], options].concat(), "".as_ref())?;
     let began = Instant::now();
-    let mut first = None;
+    let mut seen = Vec::new();
     loop {
         interrupt::check()?;
         ensure!(!child.has_ended()?, "{argv:?} ended too soon");
         let cpu = cpu_time(child.pid()).unwrap_or_default();
-        if first.is_none() && huge(child.pid()) > 0 {
-            first = Some(cpu);
-        }
+        seen.push((cpu, huge(child.pid())));
         if cpu >= WATCHED || began.elapsed() > PATIENCE {
             break;
         }
         std::thread::sleep(PAUSE);
     }
-    let after = first.map_or("-".into(), |cpu| format!("{:.1}", cpu.as_secs_f64()));
-    Ok(format!("{:>4} {after:>6} {:>7.1} %", huge(child.pid()) >> 20, share(&child)?))
+    let most = seen.iter().map(|(_, huge)| *huge).max().unwrap_or_default();
+    let half = seen.iter().find(|(_, huge)| most > 0 && 2 * huge >= most);
+    let after = half.map_or("-".into(), |(cpu, _)| format!("{:.1}", cpu.as_secs_f64()));
+    Ok(format!("{:>4} {after:>6} {}", most >> 20, share(&child)?))
 }
 
 fn row(name: &str, make: Make) -> Result<()> {
@@ -103,12 +103,7 @@ fn row(name: &str, make: Make) -> Result<()> {
     let side = |options: &[&str]| {
         let child = start()?;
         let lifted = attach(&child, options)?;
-        Ok::<String, anyhow::Error>(format!(
-            "{:>4} {:>6.2} {:>7.1} %",
-            lifted.huge,
-            lifted.cpu,
-            share(&child)?
-        ))
+        Ok::<String, anyhow::Error>(format!("{:>4} {:>6.2} {}", lifted.huge, lifted.cpu, share(&child)?))
     };
     println!("  {name:<18} {}    {}", side(&[])?, side(&["--hot", SAMPLED])?);
     Ok(())
@@ -123,8 +118,8 @@ fn attach(child: &Child, options: &[&str]) -> Result<Lifted> {
     Ok(Lifted { huge: (of("text") + of("rodata")) >> 20, cpu: children_cpu()? - before })
 }
 
-/// Returns the share of new samples in its objects that fall on huge pages, in percent.
-fn share(child: &Child) -> Result<f64> {
+/// Returns the share of new samples in its objects that fall on huge pages, for a column; "-" if there are none.
+fn share(child: &Child) -> Result<String> {
     let seen = hugelift_json(&["inspect", "--json", "--heat", SAMPLED], child)?;
     let heat = &seen["heat"];
     let number =
@@ -139,8 +134,10 @@ fn share(child: &Child) -> Result<f64> {
         let huge = pagemap::huge_bytes(child.pid().cast_signed(), range).unwrap_or(0);
         on_huge += if huge >= page { samples } else { 0 };
     }
-    ensure!(all > 0, "no sample in {heat}");
-    Ok(100.0 * on_huge as f64 / all as f64)
+    Ok(match all {
+        0 => format!("{:>9}", "-"),
+        _ => format!("{:>7.1} %", 100.0 * on_huge as f64 / all as f64),
+    })
 }
 
 fn hugelift_json(words: &[&str], child: &Child) -> Result<Value> {
