@@ -13,7 +13,7 @@ fn refuses(name: &'static str, value: Value) -> bool {
 
 #[test]
 fn the_check_can_fail() {
-    let good = json!({ "version": 1, "entries": [{ "object": { "bytes": [47, 255] }, "entry": "e", "bytes": 1,
+    let good = json!({ "version": 1, "entries": [{ "object": { "bytes": [47, 255] }, "files": ["e"], "bytes": 1,
         "huge_bytes": 0, "users": [1], "made": 1, "used": 2, "state": "good" }] });
     fits("store-list", &good);
     for (place, wrong) in [
