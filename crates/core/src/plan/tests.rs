@@ -11,6 +11,7 @@ use crate::skip::Reason;
 use crate::snapshot::{Machine, Object, Pool, StoredCopy, ThpOff};
 
 mod limits;
+mod partly_stored;
 mod pool_file;
 
 pub(crate) const MB: u64 = 1 << 20;
@@ -567,27 +568,6 @@ fn what_would_be_copied_is_left_for_later() {
     let mut stocked = program(text);
     stocked.stored.copies = vec![StoredCopy { range: text, entry: 0, offset: 2 * MB }];
     assert_eq!(spans(&plan(&stocked, &policy)), [(text, vec![Backing::Shared])]);
-    // The store may have the code that another process uses.
-    let mut partly = program(text);
-    let middle = Range { start: Addr(text.start.0 + 2 * MB), end: Addr(text.start.0 + 6 * MB) };
-    let copy = |from: u64, to: u64, entry| {
-        let range = Range { start: Addr(middle.start.0 + from), end: Addr(middle.start.0 + to) };
-        StoredCopy { range, entry, offset: 2 * MB }
-    };
-    partly.stored.copies = vec![copy(0, 2 * MB, 0), copy(2 * MB, 4 * MB, 1)];
-    let result = plan(&partly, &policy);
-    let of_store = partly.stored.copies.iter().map(|copy| (copy.range, vec![Backing::Shared]));
-    assert_eq!(spans(&result), of_store.clone().collect::<Vec<_>>());
-    let rest = text.minus(middle);
-    let later = rest.iter().map(|range| (*range, Reason::CopiedLater));
-    assert_eq!(skips(&result), later.collect::<Vec<_>>());
-    let all = plan(&partly, &Policy { copies: Copies::All, ..policy.clone() });
-    let first = |(range, backings): (Range, Vec<Backing>)| (range, backings[0]);
-    let [before, behind] = rest[..] else { panic!("{rest:?}") };
-    let ranges = [before, partly.stored.copies[0].range, partly.stored.copies[1].range, behind];
-    let backings = [Backing::Thp, Backing::Shared, Backing::Shared, Backing::Thp];
-    let expected: Vec<_> = ranges.into_iter().zip(backings).collect();
-    assert_eq!(spans(&all).into_iter().map(first).collect::<Vec<_>>(), expected);
     // A kernel that has no transparent huge pages for anonymous memory may have them for the store.
     let mut never = program(text);
     never.machine.thp_off = Some(ThpOff::Never);
