@@ -2,16 +2,15 @@
 //! `hugelift attach --watch`: it stays, and lifts processes that run, and those that come.
 
 use crate::common::huge::pieces;
-use crate::common::run::{PATIENCE, end_group, lines_of, until, wait};
+use crate::common::run::{PATIENCE, until};
 use crate::common::{CGroup, Cmd, End, HUGELIFT, fat, fits};
+use crate::running::Running;
 use crate::{need, need_root, skip};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Seconds of CPU time after which the victims give up.
@@ -61,75 +60,6 @@ impl Place {
         let program = self.program();
         let is_it = std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == program);
         if is_it { pieces(pid, &[program]).iter().map(|piece| piece.huge).sum() } else { 0 }
-    }
-}
-
-/// A process whose output is read line by line. Killed when dropped.
-struct Running {
-    child: Child,
-    out: Receiver<String>,
-    err: Receiver<String>,
-}
-
-impl Running {
-    fn start(command: &mut Command) -> Running {
-        use std::os::unix::process::CommandExt as _;
-        let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = piped.process_group(0).spawn().unwrap_or_else(|e| panic!("{command:?}: {e}"));
-        let out = lines_of(child.stdout.take().expect("piped"));
-        let err = lines_of(child.stderr.take().expect("piped"));
-        Running { child, out, err }
-    }
-
-    fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    fn out(&self) -> String {
-        self.out.recv_timeout(PATIENCE).expect("a line on stdout")
-    }
-
-    fn err(&self) -> String {
-        self.err.recv_timeout(PATIENCE).expect("a line on stderr")
-    }
-
-    /// Returns the lines that are there, and those until the end.
-    fn rest(lines: &Receiver<String>) -> Vec<String> {
-        let mut all = Vec::new();
-        loop {
-            match lines.recv_timeout(PATIENCE) {
-                Ok(line) => all.push(line),
-                Err(RecvTimeoutError::Disconnected) => return all,
-                Err(RecvTimeoutError::Timeout) => panic!("no end after {all:?}"),
-            }
-        }
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(self.pid().cast_signed()), signal).expect("kill");
-    }
-
-    /// Waits for its end; returns its status and the lines that were left.
-    fn end(mut self) -> (Option<End>, Vec<String>, Vec<String>) {
-        drop(self.child.stdin.take());
-        let end = wait(&mut self.child, Instant::now() + PATIENCE);
-        (end, Running::rest(&self.out), Running::rest(&self.err))
-    }
-
-    /// Ends the watch by a signal; returns the lines that were left.
-    #[track_caller]
-    fn stop(self, signal: Signal) -> (Vec<String>, Vec<String>) {
-        self.signal(signal);
-        let (end, out, err) = self.end();
-        assert_eq!(end, Some(End::Code(0)), "{out:?} {err:?}");
-        assert!(err.last().is_some_and(|line| line.contains("hugelift watched for")), "{err:?}");
-        (out, err)
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        end_group(&mut self.child);
     }
 }
 

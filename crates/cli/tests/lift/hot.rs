@@ -3,18 +3,16 @@
 //! later follows.
 
 use crate::common::huge::smaps;
-use crate::common::run::{PATIENCE, end_group, lines_of, until, wait};
+use crate::common::run::until;
 use crate::common::{End, HUGELIFT, fat, fits, plain};
 use crate::need_root;
+use crate::running::Running;
 use hugelift_core::addr::{Addr, Range};
 use hugelift_linux::proc::procfs::Process;
 use serde_json::Value;
 use std::io::Write as _;
-use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::time::Instant;
+use std::process::Command;
 
 const HUGE: u64 = 2 << 20;
 
@@ -54,69 +52,19 @@ impl Place {
     }
 }
 
-/// A process whose output is read line by line. Killed when dropped.
-struct Running {
-    child: Child,
-    out: Receiver<String>,
-    err: Receiver<String>,
+/// Returns the blocks of the victim that runs them now.
+fn blocks_of(running: &Running) -> Blocks {
+    let line = running.out();
+    let words: Vec<&str> = line.split(' ').collect();
+    let ["at", start, end, "in", pid] = words[..] else { panic!("{line}") };
+    let [start, end] =
+        [start, end].map(|word| u64::from_str_radix(word.trim_start_matches("0x"), 16).expect("an address"));
+    Blocks { start, end, pid: pid.parse().expect("a process id") }
 }
 
-impl Running {
-    fn start(command: &mut Command) -> Running {
-        let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = piped.process_group(0).spawn().unwrap_or_else(|e| panic!("{command:?}: {e}"));
-        let out = lines_of(child.stdout.take().expect("piped"));
-        let err = lines_of(child.stderr.take().expect("piped"));
-        Running { child, out, err }
-    }
-
-    fn pid(&self) -> String {
-        self.child.id().to_string()
-    }
-
-    fn out(&self) -> String {
-        self.out.recv_timeout(PATIENCE).expect("a line on stdout")
-    }
-
-    /// Returns the blocks of the victim that runs them now.
-    fn blocks(&self) -> Blocks {
-        let line = self.out();
-        let words: Vec<&str> = line.split(' ').collect();
-        let ["at", start, end, "in", pid] = words[..] else { panic!("{line}") };
-        let [start, end] = [start, end]
-            .map(|word| u64::from_str_radix(word.trim_start_matches("0x"), 16).expect("an address"));
-        Blocks { start, end, pid: pid.parse().expect("a process id") }
-    }
-
-    /// Has the victim go on with its next word.
-    fn go_on(&mut self) {
-        self.child.stdin.as_mut().expect("piped").write_all(b"\n").expect("it reads");
-    }
-
-    /// Waits for its end; returns its status and the lines that were left.
-    fn end(mut self) -> (Option<End>, Vec<String>, Vec<String>) {
-        drop(self.child.stdin.take());
-        let end = wait(&mut self.child, Instant::now() + PATIENCE);
-        (end, rest(&self.out), rest(&self.err))
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        end_group(&mut self.child);
-    }
-}
-
-/// Returns the lines that are there, and those until the end.
-fn rest(lines: &Receiver<String>) -> Vec<String> {
-    let mut all = Vec::new();
-    loop {
-        match lines.recv_timeout(PATIENCE) {
-            Ok(line) => all.push(line),
-            Err(RecvTimeoutError::Disconnected) => return all,
-            Err(RecvTimeoutError::Timeout) => panic!("no end after {all:?}"),
-        }
-    }
+/// Has the victim go on with its next word.
+fn go_on(running: &mut Running) {
+    running.child.stdin.as_mut().expect("piped").write_all(b"\n").expect("it reads");
 }
 
 /// The blocks of code of a victim.
@@ -171,11 +119,11 @@ fn the_code_in_use_of_a_run_and_what_becomes_hot() {
     need_root!();
     let place = Place::new();
     let mut victim = place.run(&[], &["3", "run", "9", "run"]);
-    let blocks = victim.blocks();
+    let blocks = blocks_of(&victim);
     until("block 3 is copied", || blocks.has(3));
     blocks.assert_only(&[3]);
-    victim.go_on();
-    let blocks = victim.blocks();
+    go_on(&mut victim);
+    let blocks = blocks_of(&victim);
     until("block 9 is copied", || blocks.has(9));
     blocks.assert_only(&[3, 9]);
     let (end, out, err) = victim.end();
@@ -191,16 +139,16 @@ fn a_process_that_is_watched_within_a_budget() {
     need_root!();
     let place = Place::new();
     let mut victim = place.start(&["3", "run", "9", "run"]);
-    let blocks = victim.blocks();
-    let watch = place.watch(&["100ms", "--json", "--budget", "6M", &victim.pid()]);
+    let blocks = blocks_of(&victim);
+    let watch = place.watch(&["100ms", "--json", "--budget", "6M", &victim.pid().to_string()]);
     let row: Value = serde_json::from_str(&watch.out()).expect("JSON");
     fits("attach-watch", &row);
     let line = row["lines"][0].as_str().expect("a line");
     assert!(line.starts_with("text ") && line.contains(" samples chose "), "{row}");
     assert!(row["error"].is_null() && row["pid"] == blocks.pid, "{row}");
     blocks.assert_only(&[3]);
-    victim.go_on();
-    let blocks = victim.blocks();
+    go_on(&mut victim);
+    let blocks = blocks_of(&victim);
     until("the budget is used up", || blocks.huge_bytes() == 6 << 20);
     blocks.assert_only(&[3, 9]);
     let (end, out, _) = victim.end();
@@ -218,10 +166,11 @@ fn a_process_that_cannot_be_sampled() {
     {
         let place = Place::new();
         let victim = place.start(&["3", "run"]);
-        let blocks = victim.blocks();
+        let blocks = blocks_of(&victim);
         let mut command = Command::new(&deny);
         command.args([errno, &number, &number, "140000", HUGELIFT, "attach", "--watch", "--backing", "thp"]);
-        let watch = Running::start(command.args(["--hot", "100ms", &victim.pid()]).env("DENY_SHOW", "1"));
+        let watch =
+            Running::start(command.args(["--hot", "100ms", &victim.pid().to_string()]).env("DENY_SHOW", "1"));
         until("all of it is copied", || (1..15).all(|block| blocks.has(block)));
         let (end, out, _) = victim.end();
         assert_eq!((end, out), (Some(End::Code(0)), vec!["wrong 0".to_string()]));
@@ -241,7 +190,7 @@ fn a_program_that_becomes_another_one_while_it_is_sampled() {
     let place = Place::new();
     let script = "i=0; while [ $i -lt 1500000 ]; do i=$((i+1)); done; exec \"$@\"";
     let victim = place.run(&["sh", "-c", script, "sh"], &["5", "run"]);
-    let blocks = victim.blocks();
+    let blocks = blocks_of(&victim);
     until("block 5 is copied", || blocks.has(5));
     blocks.assert_only(&[5]);
     let (end, out, err) = victim.end();
@@ -254,7 +203,7 @@ fn a_process_that_the_program_leaves_behind_is_followed() {
     need_root!();
     let place = Place::new();
     let victim = place.run(&[], &["3", "burn", "leave", "run"]);
-    let blocks = victim.blocks();
+    let blocks = blocks_of(&victim);
     assert_ne!(blocks.pid, victim.child.id());
     until("block 3 is copied", || blocks.has(3));
     blocks.assert_only(&[3]);
@@ -268,8 +217,8 @@ fn a_process_that_ends_while_it_is_sampled() {
     need_root!();
     let place = Place::new();
     let victim = place.start(&["3", "run"]);
-    let blocks = victim.blocks();
-    let watch = place.watch(&["60m", &victim.pid()]);
+    let blocks = blocks_of(&victim);
+    let watch = place.watch(&["60m", &victim.pid().to_string()]);
     // perf_event_open(2) has made files of the watcher.
     let events = || {
         let files = std::fs::read_dir(format!("/proc/{}/fd", watch.child.id())).into_iter().flatten();

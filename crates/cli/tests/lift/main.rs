@@ -27,6 +27,7 @@ mod page_sizes;
 mod pages;
 mod parts;
 mod protections;
+mod running;
 mod spans;
 mod state;
 mod stress;

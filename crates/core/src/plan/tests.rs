@@ -10,9 +10,10 @@ use crate::policy::{Backing, Copies, ObjectFilter, PageChoice};
 use crate::skip::Reason;
 use crate::snapshot::{Machine, Object, Pool, StoredCopy, ThpOff};
 
+mod data;
 mod limits;
-mod partly_stored;
 mod pool_file;
+mod stored;
 
 pub(crate) const MB: u64 = 1 << 20;
 pub(super) const PAGE: PageSize = PageSize::MB2;
@@ -490,92 +491,4 @@ pub(crate) fn writable() -> Snapshot {
 fn data_on(backings: &[Backing]) -> Policy {
     let parts = vec![Part::Relro, Part::Data, Part::Bss, Part::Heap, Part::Stack];
     Policy { parts, data_backings: backings.to_vec(), ..Policy::default() }
-}
-
-#[test]
-fn data_is_copied_and_anonymous_memory_stays_in_place() {
-    let plan = plan(&writable(), &data_on(&[Backing::Thp]));
-    let found: Vec<_> = plan.spans.iter().map(|s| (s.part, s.range, s.attempts[0].in_place)).collect();
-    let expected = [
-        (Part::Data, r(16 * MB, 20 * MB), false),
-        (Part::Bss, r(20 * MB, 26 * MB), true),
-        (Part::Heap, r(26 * MB, 30 * MB), true),
-    ];
-    assert_eq!(found, expected);
-    assert!(plan.spans[1..].iter().all(|s| s.attempts[0].steps.len() == 2));
-}
-
-#[test]
-fn advice_costs_no_memory_and_copies_do() {
-    let mut snapshot = writable();
-    snapshot.machine.memory_left = MB;
-    let plan = plan(&snapshot, &data_on(&[Backing::Thp]));
-    assert_eq!(plan.spans.iter().map(|s| s.part).collect::<Vec<_>>(), [Part::Bss, Part::Heap]);
-    let limit = Reason::MemoryLimit { left: MB, need: 4 * MB };
-    assert!(skips(&plan).contains(&(r(16 * MB, 20 * MB), limit)), "{:?}", plan.skips);
-}
-
-#[test]
-fn pool_pages_are_for_data_and_not_for_the_heap() {
-    let plan = plan(&writable(), &data_on(&[Backing::Hugetlb]));
-    assert_eq!(plan.spans.iter().map(|s| s.part).collect::<Vec<_>>(), [Part::Data, Part::Bss]);
-    assert!(plan.spans.iter().all(|s| !s.attempts[0].in_place));
-    let refused = Reason::NotFor(Backing::Hugetlb, Part::Heap);
-    assert!(skips(&plan).contains(&(r(26 * MB, 30 * MB), refused)), "{:?}", plan.skips);
-}
-
-#[test]
-fn relro_is_lifted_as_it_is_protected_now() {
-    for prot in [Prot::R, Prot::RW] {
-        let mut snapshot = writable();
-        snapshot.objects[0].headers.relro =
-            Some(elf::Stretch { offset: 16 * MB, vaddr: 16 * MB, size: 2 * MB });
-        snapshot.mappings[1] = mapping(r(16 * MB, 18 * MB), prot);
-        snapshot.mappings.insert(2, mapping(r(18 * MB, 20 * MB), Prot::RW));
-        let plan = plan(&snapshot, &data_on(&[Backing::Thp]));
-        let first = &plan.spans[0];
-        assert_eq!((first.part, first.range, first.prot), (Part::Relro, r(16 * MB, 18 * MB), prot));
-        // Data behind it is another part, even where both are writable.
-        assert_eq!((plan.spans[1].part, plan.spans[1].range), (Part::Data, r(18 * MB, 20 * MB)));
-    }
-}
-
-#[test]
-fn special_memory_is_not_copied() {
-    let mut snapshot = writable();
-    let (data, bss, heap) = (r(16 * MB, 20 * MB), r(20 * MB, 26 * MB), r(26 * MB, 31 * MB));
-    snapshot.special =
-        vec![(data, Attribute::Locked), (bss, Attribute::WipedOnFork), (heap, Attribute::NoHuge)];
-    let plan = plan(&snapshot, &data_on(&[Backing::Thp]));
-    assert_eq!(plan.spans.iter().map(|s| s.part).collect::<Vec<_>>(), [Part::Bss]);
-    for (range, attribute) in [(data, Attribute::Locked), (heap, Attribute::NoHuge)] {
-        assert!(skips(&plan).contains(&(range, Reason::Special(attribute))), "{:?}", plan.skips);
-    }
-}
-
-/// What is not huge yet is copied later; what is huge already is mapped now.
-#[test]
-fn what_would_be_copied_is_left_for_later() {
-    let text = r(MB * 4, MB * 36);
-    let backings = vec![Backing::Pagecache, Backing::Shared, Backing::Thp];
-    let policy = Policy { backings, copies: Copies::Later, ..Policy::default() };
-    let result = plan(&program(text), &policy);
-    assert_eq!((spans(&result), skips(&result)), (vec![], vec![(text, Reason::CopiedLater)]));
-    let mut cached = program(text);
-    cached.mappings[0].offset = 0;
-    cached.cached = vec![text];
-    assert_eq!(spans(&plan(&cached, &policy)), [(text, vec![Backing::Pagecache])]);
-    let mut stocked = program(text);
-    stocked.stored.copies = vec![StoredCopy { range: text, entry: 0, offset: 2 * MB }];
-    assert_eq!(spans(&plan(&stocked, &policy)), [(text, vec![Backing::Shared])]);
-    // A kernel that has no transparent huge pages for anonymous memory may have them for the store.
-    let mut never = program(text);
-    never.machine.thp_off = Some(ThpOff::Never);
-    assert_eq!(skips(&plan(&never, &policy)), [(text, Reason::CopiedLater)]);
-    // Without a backing that copies, that is not the reason.
-    let result = plan(&program(text), &Policy { backings: vec![Backing::Pagecache], ..policy });
-    assert!(
-        result.spans.is_empty() && result.skips.iter().all(|s| s.reason == Reason::NotPrimed),
-        "{result:?}"
-    );
 }

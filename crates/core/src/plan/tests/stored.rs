@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plans where the store has a part of an object: the code that other processes use.
+//! Plans where copies wait, or where the store has them: all of an object, or the code that other processes use.
 
 use super::*;
 
@@ -29,4 +29,31 @@ fn what_the_store_has_is_mapped_and_the_rest_is_copied() {
     let backings = [Backing::Thp, Backing::Shared, Backing::Shared, Backing::Thp];
     let expected: Vec<_> = ranges.into_iter().zip(backings).collect();
     assert_eq!(spans(&all).into_iter().map(first).collect::<Vec<_>>(), expected);
+}
+
+/// What is not huge yet is copied later; what is huge already is mapped now.
+#[test]
+fn what_would_be_copied_is_left_for_later() {
+    let text = r(MB * 4, MB * 36);
+    let backings = vec![Backing::Pagecache, Backing::Shared, Backing::Thp];
+    let policy = Policy { backings, copies: Copies::Later, ..Policy::default() };
+    let result = plan(&program(text), &policy);
+    assert_eq!((spans(&result), skips(&result)), (vec![], vec![(text, Reason::CopiedLater)]));
+    let mut cached = program(text);
+    cached.mappings[0].offset = 0;
+    cached.cached = vec![text];
+    assert_eq!(spans(&plan(&cached, &policy)), [(text, vec![Backing::Pagecache])]);
+    let mut stocked = program(text);
+    stocked.stored.copies = vec![StoredCopy { range: text, entry: 0, offset: 2 * MB }];
+    assert_eq!(spans(&plan(&stocked, &policy)), [(text, vec![Backing::Shared])]);
+    // A kernel that has no transparent huge pages for anonymous memory may have them for the store.
+    let mut never = program(text);
+    never.machine.thp_off = Some(ThpOff::Never);
+    assert_eq!(skips(&plan(&never, &policy)), [(text, Reason::CopiedLater)]);
+    // Without a backing that copies, that is not the reason.
+    let result = plan(&program(text), &Policy { backings: vec![Backing::Pagecache], ..policy });
+    assert!(
+        result.spans.is_empty() && result.skips.iter().all(|s| s.reason == Reason::NotPrimed),
+        "{result:?}"
+    );
 }
