@@ -13,3 +13,4 @@ pub mod procfs;
 pub mod reservation;
 pub mod snapshot;
 pub mod status;
+mod unchanged;

@@ -4,7 +4,8 @@
 //! process that smaps costs.
 
 use crate::machine::{base_page, thp_page};
-use crate::proc::procfs::{Process, parse_unchanged};
+use crate::proc::procfs::Process;
+use crate::proc::unchanged::parse_unchanged;
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::smaps::parse_smaps;
 use std::fs::File;
@@ -71,9 +72,9 @@ pub fn huge_bytes_at_least(pid: i32, range: Range) -> io::Result<u64> {
 /// Returns the huge bytes that smaps counts for the mappings of `range`, less those that may lie beside
 /// `range`: every huge page there whose base pages are all present.
 fn huge_bytes_by_smaps(pid: i32, range: Range) -> io::Result<u64> {
-    let read = || std::fs::read(Process::of(pid).path("smaps"));
+    let smaps = Process::of(pid).path("smaps");
     let usages =
-        parse_unchanged(read, parse_smaps)?.map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
+        parse_unchanged(&smaps, parse_smaps)?.map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
     // Pages of the pool are mappings of their own, so only transparent huge pages are beside `range`.
     let page = thp_page().unwrap_or(PageSize::MB2);
     let mut bytes = 0;
@@ -131,6 +132,17 @@ fn is_own_entry(entry: [u8; ENTRY as usize]) -> bool {
     const PRESENT: u64 = 1 << 63;
     const FILE_OR_SHARED: u64 = 1 << 61;
     u64::from_ne_bytes(entry) & (PRESENT | FILE_OR_SHARED) == PRESENT
+}
+
+/// Returns whether all pages of `range` are resident, and no other process maps any of them.
+///
+/// # Errors
+/// EACCES, ENOENT.
+pub fn is_exclusive(pid: i32, range: Range) -> io::Result<bool> {
+    const PRESENT_AND_EXCLUSIVE: u64 = 1 << 63 | 1 << 56;
+    let all = entries(&open(pid)?, range)?;
+    let is_whole = all.len() as u64 == range.len() / base_page().bytes();
+    Ok(is_whole && all.iter().all(|entry| entry & PRESENT_AND_EXCLUSIVE == PRESENT_AND_EXCLUSIVE))
 }
 
 /// Returns the bytes of `range` in process `pid` that are present, zero pages included, which smaps does

@@ -9,6 +9,7 @@ pub use crate::proc::status::Status;
 use crate::io::open;
 use crate::io::read::read_whole;
 use crate::proc::status::parse_status;
+use crate::proc::unchanged::parse_unchanged;
 use hugelift_core::addr::{Addr, Range};
 use hugelift_core::maps::{FileId, Mapping, MapsError, parse_maps};
 use hugelift_core::printable::Untrusted;
@@ -324,7 +325,8 @@ impl Process {
         name: &str,
         parse: impl Fn(&[u8]) -> Result<Vec<T>, MapsError>,
     ) -> Result<Vec<T>, ProcError> {
-        let all = parse_unchanged(|| self.read(name), parse)?
+        let all = parse_unchanged(&self.path(name), parse)
+            .map_err(|error| self.explain(self.path(name), &error))?
             .map_err(|source| ProcError::Format { path: self.path(name).into(), source })?;
         if all.is_empty() {
             return Err(ProcError::NoMemory { pid: self.pid() });
@@ -355,26 +357,6 @@ impl Process {
 /// Returns whether a process lives, and its id is not that of another by now.
 pub fn is_alive(identity: Identity) -> bool {
     Process::new(identity.0).stat().is_ok_and(|stat| stat.is_alive(identity))
-}
-
-/// Reads and parses a list of mappings. A list that changed while it was read is read again.
-///
-/// # Errors
-/// The outer error is that of `read`, the inner one that of `parse`.
-pub fn parse_unchanged<T, E>(
-    mut read: impl FnMut() -> Result<Vec<u8>, E>,
-    parse: impl Fn(&[u8]) -> Result<T, MapsError>,
-) -> Result<Result<T, MapsError>, E> {
-    // A mapping must change just where one read(2) ends for a list to be torn. In a row that is rare even
-    // in a program whose threads map memory all the time.
-    const MORE: usize = 20;
-    for _ in 0..MORE {
-        match parse(&read()?) {
-            Err(error) if error.changed_meanwhile() => tracing::debug!("{error}; reading it again"),
-            parsed => return Ok(parsed),
-        }
-    }
-    Ok(parse(&read()?))
 }
 
 pub(super) fn errno(error: &io::Error) -> Errno {
@@ -418,69 +400,6 @@ mod tests {
         let stat = Process::OWN.stat().unwrap();
         assert_eq!((stat.pid, stat.parent), (pid.pid(), std::os::unix::process::parent_id()));
         assert_eq!(pid.stat_of_thread(pid.pid().cast_signed()).unwrap().start, stat.start);
-    }
-
-    /// Two readings, as the kernel printed them while the second mapping grew: its first line is from before.
-    const TORN: &[u8] = b"1000-2000 rw-p 00000000 00:00 0\n3000-5000 rw-p 00000000 00:00 0\n\
-                          3000-6000 rw-p 00000000 00:00 0\n";
-    const WHOLE: &[u8] = b"1000-2000 rw-p 00000000 00:00 0\n3000-6000 rw-p 00000000 00:00 0\n";
-
-    #[test]
-    fn a_list_that_changed_meanwhile_is_read_again() {
-        let mut readings = [TORN, TORN, WHOLE].into_iter();
-        let read = || readings.next().map(<[u8]>::to_vec).ok_or("a fourth time");
-        let found = parse_unchanged(read, parse_maps).unwrap().unwrap();
-        assert_eq!(found, parse_maps(WHOLE).unwrap());
-
-        // Another error is not tried again.
-        let mut readings = [&b"nonsense"[..], WHOLE].into_iter();
-        let read = || readings.next().map(<[u8]>::to_vec).ok_or("never");
-        assert!(!parse_unchanged(read, parse_maps).unwrap().unwrap_err().changed_meanwhile());
-
-        // A process that never keeps still is an error, not a hang.
-        let mut times = 0;
-        let read = || {
-            times += 1;
-            Ok::<_, ()>(TORN.to_vec())
-        };
-        assert!(parse_unchanged(read, parse_maps).unwrap().unwrap_err().changed_meanwhile());
-        assert_eq!(times, 21);
-    }
-
-    /// A thread grows and shrinks mappings everywhere, as allocators do, while another one reads them.
-    #[test]
-    fn mappings_that_grow_meanwhile_are_no_error() {
-        use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
-        use std::num::NonZeroUsize;
-        use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-        const PAGES: usize = 2048;
-        let page = crate::machine::base_page().bytes() as usize;
-        let len = NonZeroUsize::new(PAGES * page).unwrap();
-        // SAFETY: a new mapping of our own, which nothing reads or writes.
-        let all = unsafe { mmap_anonymous(None, len, ProtFlags::PROT_NONE, MapFlags::MAP_PRIVATE).unwrap() };
-        let start = all.as_ptr() as usize;
-        let set = |at: usize, prot| {
-            let at = std::ptr::NonNull::new((start + at * page) as *mut std::ffi::c_void).unwrap();
-            // SAFETY: a page of the mapping above.
-            unsafe { mprotect(at, page, prot).unwrap() };
-        };
-        let stop = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                let rw = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-                while !stop.load(Relaxed) {
-                    for prot in [rw, ProtFlags::PROT_NONE] {
-                        (0..PAGES).step_by(4).for_each(|at| set(at, ProtFlags::PROT_READ));
-                        (1..PAGES).step_by(4).for_each(|at| set(at, prot));
-                    }
-                }
-            });
-            let failed = (0..50).find_map(|_| Process::OWN.smaps().err());
-            stop.store(true, Relaxed);
-            assert!(failed.is_none(), "{failed:?}");
-        });
-        // SAFETY: the mapping made above; the thread that used it has ended.
-        unsafe { munmap(all, len.get()).unwrap() };
     }
 
     #[test]
