@@ -15,6 +15,7 @@ machines=(
   arm64-6.12-16k
   x86_64-1g
   x86_64-6.12
+  x86_64-damon
   x86_64-numa
   arm64-bti-mte
 )
@@ -61,6 +62,11 @@ machine() {
       kernel=x86_64-6.12 disks='xfs ext4 btrfs'
       qemu=("${x86[@]}")
       suites=(dist files moved prime shared symbols)
+      ;;
+    x86_64-damon) # perf_event_open(2) patches the scheduler, and QEMU's other CPU may run the old code: one CPU is safe
+      kernel=x86_64-6.12 append='maxcpus=1'
+      qemu=("${x86[@]}")
+      suites=(data)
       ;;
     x86_64-numa) # Linux 6.1: the effect of cpusets and policies on hugetlb was measured with it
       kernel=x86_64-6.1

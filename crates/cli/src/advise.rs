@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `hugelift advise`: whether huge pages for its code may pay for a process, on one screen.
+//! `hugelift advise`: whether huge pages for its code and its data may pay for a process, on one screen.
 
 use crate::attach::select::Choice;
 use crate::failure::{Exit, Failure};
@@ -9,6 +9,8 @@ use crate::process_id;
 use clap::{Args, ValueHint};
 use hugelift_core::addr::human_bytes;
 use hugelift_core::cost::Cost;
+use hugelift_core::heat::data::{DataInUse, Method};
+use hugelift_core::heat::extent::{DataVerdict, Extents};
 use hugelift_core::heat::verdict::{Known, Verdict, verdict};
 use hugelift_core::heat::{HOT_PERCENT, Heat};
 use hugelift_core::policy::{Policy, SpanChoice};
@@ -17,12 +19,14 @@ use hugelift_core::quantity;
 use hugelift_core::report::Report;
 use hugelift_core::snapshot::Part;
 use hugelift_core::table::{LEFT, Table};
+use hugelift_heat::data::Allowed;
 use hugelift_lab::read_machine::read_machine;
 use hugelift_lab::results::machine::Tlb;
 use hugelift_linux::io::console::{self, say};
 use hugelift_linux::lookup::{ExecError, resolve};
 use hugelift_linux::machine::tree::Tree;
 use hugelift_linux::proc::clock::cpu_time;
+use hugelift_linux::proc::procfs::Process;
 use hugelift_measure::cost::Watch;
 use hugelift_measure::heat;
 use hugelift_measure::perf::workload::{End, Event, Signals, Workload, die_by, wait_for};
@@ -42,10 +46,10 @@ const READY: Duration = Duration::from_millis(300);
 /// For how long the processes of a unit are compared.
 const COMPARED: Duration = Duration::from_millis(500);
 
-/// Say whether huge pages for its code may pay for a process
+/// Say whether huge pages for its code and its data may pay for a process
 ///
-/// Samples the process for a few seconds, compares the code that it uses with what the TLBs of this CPU
-/// hold, and names the command that measures the gain. It never states a gain itself. With a command the advice goes to
+/// Samples the process for a few seconds, compares the code that it uses and the data that it has with what the TLBs of
+/// this CPU hold, and names the command that measures the gain. It never states a gain itself. With a command the advice goes to
 /// stderr when the time is over, the command runs to its end, and the exit status is the command's.
 #[derive(Args, Debug)]
 pub struct AdviseArgs {
@@ -87,8 +91,15 @@ struct Advice {
     /// The verdict in a sentence.
     says: String,
     heat: Heat,
-    /// The TLBs of the CPU that hold code.
+    /// The data in use.
+    data: DataInUse,
+    /// The data in memory; `None` if they cannot be read any more.
+    extents: Option<Extents>,
+    data_verdict: DataVerdict,
+    /// The TLBs of the CPU.
     tlbs: Vec<Tlb>,
+    /// Bytes of data in small pages that the last of them holds.
+    data_reach_bytes: Option<u64>,
     /// Entries for small pages in the last of them that is for code alone.
     entries: Option<u64>,
     /// The same of the first of them.
@@ -187,22 +198,32 @@ fn shown(pid: u32, args: &AdviseArgs, signals: &Signals) -> Result<String, Failu
     // What it costs to be watched is not worth a failure: without it the advice lacks a line.
     let watch = Watch::start(pid).ok();
     let report = of_process(pid, &Policy::default())?;
-    let heat =
-        heat::sample(pid, args.time, signals).map_err(|why| format!("cannot sample process {pid}: {why}"))?;
+    let (heat, data) = heat::sample_with_data(pid, args.time, Allowed::Harmless, signals)
+        .map_err(|why| format!("cannot sample process {pid}: {why}"))?;
     let cost = watch.map(Watch::finish);
-    let mut tlbs = read_machine(&Tree::default()).tlbs;
-    tlbs.retain(|tlb| tlb.kind != "data");
-    let advice = advice(pid, &report, heat, tlbs, cost);
+    // It may have ended meanwhile.
+    let extents = Process::new(pid).smaps().ok().map(|usages| Extents::of(&usages));
+    let tlbs = read_machine(&Tree::default()).tlbs;
+    let advice = advice(pid, &report, heat, (data, extents), tlbs, cost);
     if args.json { output::json(&advice) } else { Ok(text(&advice)) }
 }
 
 /// Returns what follows from the state of a process, the code that it uses, and what huge pages cost it.
-fn advice(pid: u32, report: &Report, heat: Heat, tlbs: Vec<Tlb>, cost: Option<Cost>) -> Advice {
+fn advice(
+    pid: u32,
+    report: &Report,
+    heat: Heat,
+    (data, extents): (DataInUse, Option<Extents>),
+    tlbs: Vec<Tlb>,
+    cost: Option<Cost>,
+) -> Advice {
     let code = report.totals.get(&Part::Text).copied().unwrap_or_default();
     let [first_entries, entries] = entries(&tlbs, heat.page_size);
     let known = Known { entries, first_entries, liftable: code.liftable_bytes, huge: code.huge_bytes };
     let (verdict, says) = verdict(&heat, known);
     let program = report.objects.iter().find(|object| object.executable).map(|object| object.path.clone());
+    let data_reach_bytes = reach_of_data(&tlbs, heat.page_size);
+    let data_verdict = extents.map_or(DataVerdict::CannotTell, |extents| extents.verdict(data_reach_bytes));
     let copy_bytes = report.spans.get(&SpanChoice::Inner).map_or(0, |gain| gain.page_bytes);
     Advice {
         version: VERSION,
@@ -211,12 +232,16 @@ fn advice(pid: u32, report: &Report, heat: Heat, tlbs: Vec<Tlb>, cost: Option<Co
         verdict,
         says,
         heat,
+        data,
+        extents,
+        data_verdict,
         tlbs,
+        data_reach_bytes,
         entries,
         first_entries,
         copy_bytes,
         cost,
-        commands: commands(pid, verdict),
+        commands: commands(pid, verdict, extents.is_some_and(|extents| has_anonymous(data_verdict, extents))),
     }
 }
 
@@ -227,18 +252,34 @@ fn entries(tlbs: &[Tlb], page_bytes: u64) -> [Option<u64>; 2] {
         .map(|found| found.map(|tlb| tlb.entries))
 }
 
-fn commands(pid: u32, verdict: Verdict) -> Vec<Command> {
+/// Returns how many bytes the last TLB that holds data has entries for, in pages of this size.
+fn reach_of_data(tlbs: &[Tlb], page_bytes: u64) -> Option<u64> {
+    let holds = |tlb: &&Tlb| tlb.kind != "instruction" && tlb.page_bytes == page_bytes;
+    tlbs.iter().filter(holds).map(|tlb| tlb.entries.saturating_mul(page_bytes)).max()
+}
+
+/// Returns whether there is enough anonymous memory on small pages to be worth a command.
+fn has_anonymous(verdict: DataVerdict, extents: Extents) -> bool {
+    verdict != DataVerdict::Little && 2 * extents.anonymous.small() >= extents.small()
+}
+
+fn commands(pid: u32, verdict: Verdict, has_anonymous: bool) -> Vec<Command> {
     let command = |words: &str, what| Command { line: format!("hugelift {words} {pid}"), what };
     let measure = command("compare --pid", "measures the gain: lifts and restores it in turn");
     let map = command("inspect --heat 10", "shows where the code in use is");
-    let lift = command("attach --hot 10", "lifts the code in use");
+    let lift = command("attach", "lifts the code in use");
     let restore = command("restore", "undoes that");
-    match verdict {
+    let mut all = match verdict {
         Verdict::Nothing => vec![map],
         Verdict::Little => vec![measure, map],
         Verdict::Lifted => vec![measure, map, restore],
         Verdict::Probably | Verdict::CannotTell => vec![measure, map, lift, restore],
+    };
+    if has_anonymous {
+        all.push(command("inspect --heat 10 --data", "shows what of its data is in use"));
+        all.push(command("attach --parts heap,anon", "collapses its anonymous memory; that is not undone"));
     }
+    all
 }
 
 fn text(advice: &Advice) -> String {
@@ -262,6 +303,16 @@ fn text(advice: &Advice) -> String {
     table.row(["TLBs for code", &tlbs(&advice.tlbs)]);
     table
         .row(["cost of a lift", &format!("at most {} of memory for copies", human_bytes(advice.copy_bytes))]);
+    match &advice.extents {
+        Some(extents) => {
+            table.row(["data in memory", &extents.says()]);
+            table.row(["", &advice.data_verdict.says(extents.small(), advice.data_reach_bytes)]);
+        }
+        None => table.row(["data in memory", "unknown: the process ended before it was read"]),
+    }
+    for (i, line) in data_in_use(&advice.data).into_iter().enumerate() {
+        table.row([if i == 0 { "data in use" } else { "" }, &line]);
+    }
     if let Some(cost) = &advice.cost {
         table.row(["waits for memory", &cost.says]);
         if let Some(note) = &cost.note {
@@ -273,6 +324,21 @@ fn text(advice: &Advice) -> String {
         commands.row([line.as_str(), what]);
     }
     format!("{}\n\n{table}\n{commands}", advice.says)
+}
+
+/// Returns how much data is in use and where most of it is, or why that cannot be seen, in one or two lines.
+fn data_in_use(data: &DataInUse) -> Vec<String> {
+    let mut lines = vec![data.says()];
+    match data.places.first().filter(|place| place.bytes.touched > 0) {
+        Some(most) => lines.push(format!("most of it in {}: {}", most.name(), data.says_bytes(most.bytes))),
+        // The way that most kernels could have, and what turns it on.
+        None if data.method.is_none() => {
+            let damon = data.refusals.iter().find(|refusal| refusal.method == Method::Damon);
+            lines.extend(damon.map(|refusal| format!("{}: {}", refusal.method, refusal.why)));
+        }
+        None => {}
+    }
+    lines
 }
 
 /// Returns "9 412 samples in 10.0 s: 88 % in its files, 2 % in code that it has made itself, 10 % in the kernel".
@@ -294,7 +360,8 @@ fn shares(heat: &Heat) -> String {
 
 /// Returns "of 4 kB: 64, then 512; of 2 MB: 64, then 512".
 fn tlbs(tlbs: &[Tlb]) -> String {
-    let mut sizes: Vec<u64> = tlbs.iter().map(|tlb| tlb.page_bytes).collect();
+    let of_code = || tlbs.iter().filter(|tlb| tlb.kind != "data");
+    let mut sizes: Vec<u64> = of_code().map(|tlb| tlb.page_bytes).collect();
     sizes.sort_unstable();
     sizes.dedup();
     let level = |tlb: &Tlb| match tlb.kind.as_str() {
@@ -302,7 +369,7 @@ fn tlbs(tlbs: &[Tlb]) -> String {
         _ => format!("{} shared with data", tlb.entries),
     };
     let of_size = |size: &u64| {
-        let mut same: Vec<&Tlb> = tlbs.iter().filter(|tlb| tlb.page_bytes == *size).collect();
+        let mut same: Vec<&Tlb> = of_code().filter(|tlb| tlb.page_bytes == *size).collect();
         same.sort_by_key(|tlb| tlb.level);
         let levels: Vec<String> = same.into_iter().map(level).collect();
         format!("pages of {}: {}", human_bytes(*size), levels.join(", then "))
@@ -334,7 +401,7 @@ mod tests {
 
     #[test]
     fn issue_31_nobody_is_sent_to_lift_what_gains_nothing() {
-        let lines = |verdict| commands(7, verdict).into_iter().map(|c| c.line).collect::<Vec<_>>();
+        let lines = |verdict| commands(7, verdict, false).into_iter().map(|c| c.line).collect::<Vec<_>>();
         assert_eq!(lines(Verdict::Nothing), ["hugelift inspect --heat 10 7"]);
         assert_eq!(lines(Verdict::Probably)[0], "hugelift compare --pid 7");
     }

@@ -10,12 +10,14 @@ use clap::Args;
 use hugelift_core::addr::human_bytes;
 use hugelift_core::elf::ElfError;
 use hugelift_core::heat::Heat;
+use hugelift_core::heat::data::DataInUse;
 use hugelift_core::plan::plan;
 use hugelift_core::policy::{Policy, SpanChoice};
 use hugelift_core::printable::{Escape, quoted};
 use hugelift_core::quantity;
 use hugelift_core::report::{Report, anonymous, gains};
 use hugelift_core::snapshot::Part;
+use hugelift_heat::data::Allowed;
 use hugelift_lift::text::{Style, text};
 use hugelift_linux::command::start_words;
 use hugelift_linux::elf::elf_file::{ElfFile, FileError};
@@ -45,6 +47,11 @@ pub struct InspectArgs {
     /// Also sample for TIME which code the process uses, as in 10 (seconds) or 500ms
     #[arg(long, value_name = "TIME", value_parser = quantity::positive_duration, help_heading = heading::OUTPUT)]
     heat: Option<Duration>,
+
+    /// With --heat, also count the data in use by clearing accessed bits, if the kernel has nothing better: a lower bound
+    /// for each mapping. If memory is short meanwhile, the kernel may take pages in use for unused ones
+    #[arg(long, requires = "heat", help_heading = heading::OUTPUT)]
+    data: bool,
 
     /// Instead watch the process for TIME, and say whether its threads waited for compaction, reclaim or copies at
     /// writes, and what the machine did for huge pages meanwhile
@@ -82,8 +89,9 @@ pub fn run(args: &InspectArgs) -> Result<Exit, Failure> {
     let report = match (pid(&args.target), args.heat) {
         (Some(pid), None) => of_process(pid?, &policy)?,
         (Some(pid), Some(time)) => {
-            let (report, heat) = with_heat(pid?, &policy, time)?;
-            Report { heat: Some(heat), ..report }
+            let allowed = if args.data { Allowed::All } else { Allowed::Harmless };
+            let (report, heat, data) = with_heat(pid?, &policy, time, allowed)?;
+            Report { heat: Some(heat), data: Some(data), ..report }
         }
         (None, None) => of_program(&args.target, &policy)?,
         (None, Some(_)) => return Err(NO_PROCESS.into()),
@@ -129,15 +137,18 @@ pub fn of_process(pid: u32, policy: &Policy) -> Result<Report, Failure> {
     Ok(report)
 }
 
-/// Reports on a process as it is now, and samples the code that it uses for `time`.
-///
-/// # Errors
-/// Those of [`of_process`]; it cannot be sampled.
-pub fn with_heat(pid: u32, policy: &Policy, time: Duration) -> Result<(Report, Heat), Failure> {
+/// Reports on a process as it is now, samples the code that it uses for `time`, and watches which data.
+fn with_heat(
+    pid: u32,
+    policy: &Policy,
+    time: Duration,
+    allowed: Allowed,
+) -> Result<(Report, Heat, DataInUse), Failure> {
     let report = of_process(pid, policy)?;
     let signals = Signals::block().map_err(|e| format!("signalfd: {e}"))?;
-    let heat = heat::sample(pid, time, &signals);
-    Ok((report, heat.map_err(|why| format!("cannot sample process {pid}: {why}"))?))
+    let (heat, data) = heat::sample_with_data(pid, time, allowed, &signals)
+        .map_err(|why| format!("cannot sample process {pid}: {why}"))?;
+    Ok((report, heat, data))
 }
 
 /// Watches what a process waits for, and prints it.

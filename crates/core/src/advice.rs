@@ -137,7 +137,7 @@ impl Reason {
                 format!("{}; or use --backing auto", about.prime_replacing())
             }
             Reason::CopiedLater => run("--eager "),
-            Reason::Cold => format!("hugelift attach {}", running.as_ref()?),
+            Reason::Cold => format!("hugelift attach --whole {}", running.as_ref()?),
             reason if reason.is_cured_by_own_pages() => {
                 return Some(about.moves.then(|| separate(&about.object)));
             }
@@ -145,9 +145,13 @@ impl Reason {
             Reason::NotAligned(_) if *mapped == Mapped::Opened => return Some(None),
             Reason::NotAligned(_) => run("--span outer --backing thp "),
             Reason::NotLifted => {
+                // Read-only data is not executed, so it has no samples: only a lift of the whole copies it.
+                let is_rodata = about.part == Some(Part::Rodata);
                 let parts = about.part.and_then(option_for).unwrap_or_default();
                 // What an object that is opened later writes to is lifted in a process that runs alone.
-                let start = (parts.is_empty() || *mapped == Mapped::AtStart).then(|| run(&parts));
+                let start = parts.is_empty() || *mapped == Mapped::AtStart;
+                let parts = if is_rodata { "--whole ".into() } else { parts };
+                let start = start.then(|| run(&parts));
                 let attach = running.map(|pid| format!("hugelift attach {parts}{pid}"));
                 match (attach, start) {
                     (Some(attach), Some(start)) => format!("{attach}, or for its next start {start}"),
@@ -189,6 +193,8 @@ mod tests {
             heap,
             "hugelift attach --parts heap 4711, or for its next start hugelift run --parts heap /bin/x"
         );
+        let rodata = written(Part::Rodata, Mapped::AtStart, Some(4711)).unwrap();
+        assert_eq!(rodata, "hugelift attach --whole 4711, or for its next start hugelift run --whole /bin/x");
         let relro = written(Part::Relro, Mapped::Opened, Some(4711)).unwrap();
         assert_eq!(relro, "hugelift attach --parts data 4711");
         assert_eq!(written(Part::Relro, Mapped::Opened, None), None);

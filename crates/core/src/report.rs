@@ -143,6 +143,7 @@ impl Report {
             tlb_entries,
             anonymous: None,
             heat: None,
+            data: None,
         };
         report.advise::<&str>(&[], |_| false, None);
         report

@@ -20,6 +20,8 @@ pub struct Usage {
     pub anonymous: u64,
     /// Proportional share of the resident memory.
     pub pss: u64,
+    /// Resident memory that is marked as accessed, by the page tables or by the kernel.
+    pub referenced: u64,
     /// Anonymous memory mapped by huge page table entries.
     pub anon_huge: u64,
     /// tmpfs and memfd pages mapped by huge page table entries.
@@ -43,6 +45,7 @@ impl Usage {
             rss: 0,
             anonymous: 0,
             pss: 0,
+            referenced: 0,
             anon_huge: 0,
             shmem_huge: 0,
             file_huge: 0,
@@ -107,6 +110,7 @@ fn field<'a>(usage: &'a mut Usage, name: &[u8]) -> Option<&'a mut u64> {
     Some(match name {
         b"Rss" => &mut usage.rss,
         b"Pss" => &mut usage.pss,
+        b"Referenced" => &mut usage.referenced,
         b"Anonymous" => &mut usage.anonymous,
         b"AnonHugePages" => &mut usage.anon_huge,
         b"ShmemPmdMapped" => &mut usage.shmem_huge,
@@ -128,6 +132,7 @@ KernelPageSize:        4 kB
 MMUPageSize:           4 kB
 Rss:                6144 kB
 Pss:                3072 kB
+Referenced:         2048 kB
 Anonymous:             0 kB
 AnonHugePages:         0 kB
 ShmemPmdMapped:        0 kB
@@ -147,6 +152,7 @@ ProtectionKey:         3
         let all = parse_smaps(REAL).unwrap();
         assert_eq!(all.len(), 2);
         assert_eq!((all[0].rss, all[0].file_huge, all[0].huge()), (6 << 20, 4 << 20, 4 << 20));
+        assert_eq!((all[0].pss, all[0].referenced), (3 << 20, 2 << 20));
         assert_eq!((all[1].hugetlb(), all[1].huge()), (4 << 20, 4 << 20));
         assert_eq!((all[0].mapping.prot.bti, all[1].mapping.prot.bti), (true, false));
         assert_eq!(all[0].attributes, [Attribute::Locked, Attribute::NoDump]);

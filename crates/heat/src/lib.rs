@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Sampling of the instruction addresses of processes, by the kernel's CPU clock (perf_event_open(2),
-//! `PERF_COUNT_SW_CPU_CLOCK`). It needs no PMU, so that it also works in guests.
+//! `PERF_COUNT_SW_CPU_CLOCK`). It needs no PMU, so that it also works in guests. And [`data`]: which data they use.
 //!
 //! | module | holds |
 //! |---|---|
@@ -12,6 +12,7 @@
 //! | [`budget`] | what sampling many processes may take |
 //! | [`many`] | many processes at once, for `top` |
 //! | [`refusal`] | why events cannot be counted or sampled |
+//! | [`data`] | which data a process uses, by what the kernel has for that |
 //! | [`files`] | the limit of open files, of which each event takes one |
 //!
 //! Each thread has an event of its own, without inheritance, and the list of threads is read again and again. The other
@@ -21,6 +22,7 @@
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod budget;
+pub mod data;
 pub mod files;
 pub mod many;
 pub mod pace;

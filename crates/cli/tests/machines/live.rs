@@ -143,7 +143,13 @@ fn faulty(verb: &str, options: &[String], pid: u32) -> Command {
 
 fn command_of(hugelift: &Path, verb: &str, options: &[String], pid: u32) -> Command {
     let mut command = Command::new(hugelift);
-    command.arg(verb).args(options).arg(pid.to_string()).stdin(Stdio::null());
+    // What sleeps has no samples: all of it is lifted.
+    command
+        .arg(verb)
+        .args((verb == "attach").then_some("--whole"))
+        .args(options)
+        .arg(pid.to_string())
+        .stdin(Stdio::null());
     command.env("HUGELIFT_STORE", "/dev/null/none");
     command
 }
@@ -397,7 +403,10 @@ fn watcher_lifts_a_program_that_computes() {
         lacks!("a transparent huge page is larger than the victim");
     }
     let mut run = Command::new(hugelift());
-    run.args(["run", "--"]).arg(victim("vm_wait.pie")).arg("compute").env("HUGELIFT_STORE", "/dev/null/none");
+    run.args(["run", "--whole", "--"])
+        .arg(victim("vm_wait.pie"))
+        .arg("compute")
+        .env("HUGELIFT_STORE", "/dev/null/none");
     let began = Instant::now();
     let running = Running::start(&mut run);
     if running.huge() > 0 {

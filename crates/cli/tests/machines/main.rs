@@ -6,6 +6,7 @@
 //! running machine require.
 
 mod backings;
+mod data;
 mod dist;
 mod fallbacks;
 mod files;

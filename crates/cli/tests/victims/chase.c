@@ -2,14 +2,23 @@
 /* Reads one word of each 4 kB page of its constants, in random order, until stdin ends. Each read waits for the one before it.
  * The words fit into the caches, and their pages do not fit into the TLB. The program makes a system call after every 2,000
  * reads, as a server does after each request, and uses almost none of its code. At the end it prints how many words were
- * wrong. */
+ * wrong. With an argument it has written so many MB of memory that it has mapped itself. */
 #define _GNU_SOURCE
 #include "fat.h"
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
 
-int main(void)
+int main(int argc, char **argv)
 {
+	size_t size = argc > 1 ? strtoul(argv[1], 0, 0) << 20 : 0;
+	char *memory = size ? mmap(0, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) : 0;
+	if (memory == MAP_FAILED)
+		return 2;
+	if (memory)
+		memset(memory, 1, size);
 	size_t pages = (size_t)(fat_data_end - fat_data) / 1024, wrong = 0;
 	uint64_t random = 1;
 	struct pollfd input = { .fd = 0, .events = POLLIN };

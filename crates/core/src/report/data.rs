@@ -5,6 +5,7 @@ use super::entries::Entries;
 use super::fragments::Fragment;
 use crate::addr::{PageSize, Range};
 use crate::heat::Heat;
+use crate::heat::data::DataInUse;
 use crate::policy::{Backing, SpanChoice};
 use crate::printable::Untrusted;
 use crate::skip::Reason;
@@ -45,6 +46,9 @@ pub struct Report {
     /// The code in use; `None` unless the caller has sampled it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub heat: Option<Heat>,
+    /// The data in use; `None` unless the caller has watched it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data: Option<DataInUse>,
 }
 
 /// What a lift would put on huge pages.

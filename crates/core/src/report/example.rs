@@ -52,5 +52,6 @@ pub fn report(parts: &[(u64, u64)], page_size: u64) -> Report {
         tlb_entries: Default::default(),
         anonymous: None,
         heat: None,
+        data: None,
     }
 }

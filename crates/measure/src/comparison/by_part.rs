@@ -44,7 +44,7 @@ pub enum Warmth {
 /// A part that is on huge pages and on small ones in turn.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Unit {
-    /// The file; none if it is all that is small of several files.
+    /// The file; none if it is all that is small of several files, or memory that the process has written to.
     pub object: Option<Untrusted>,
     /// What of it; none if it is all.
     pub part: Option<Part>,
@@ -83,7 +83,8 @@ pub struct PartsComparison {
     pub reached: Reached,
     /// The parts, the largest first.
     pub parts: Vec<UnitResult>,
-    /// What smaps did not show on huge pages and on small ones in turn; it was the same in all periods.
+    /// What smaps did not show on huge pages and on small ones in turn, and memory that the process has written to; it was the
+    /// same in all periods.
     pub left_out: Vec<Unit>,
     /// Every pair.
     pub pairs: Vec<Pair>,

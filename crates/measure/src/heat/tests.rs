@@ -46,6 +46,29 @@ fn issue_31_a_busy_process_has_its_code_in_use() {
 }
 
 #[test]
+fn issue_31_enough_samples_end_it() {
+    let _alone = crate::child::alone();
+    let (busy, other) = (Victim::start("while :; do :; done"), Victim::start("exec sleep 60"));
+    let signals = Signals::block().expect("signals");
+    let until = Until { least: Duration::from_millis(50), enough: 30, most: Duration::from_secs(4) };
+    let began = std::time::Instant::now();
+    let sampled = sample_all(&[busy.0.id(), 1 << 23, other.0.id()], until, &signals);
+    assert!(!sampled.is_interrupted);
+    match &sampled.heats[..] {
+        [Ok(busy), Err(Refusal::Proc(_)), Ok(other)] => {
+            assert!(busy.samples >= 30 && busy.milliseconds < other.milliseconds, "{sampled:?}");
+            assert!(other.samples == 0 && other.milliseconds >= 4000, "{sampled:?}");
+            // They were sampled at the same time.
+            assert!(began.elapsed() < Duration::from_millis(busy.milliseconds + other.milliseconds));
+        }
+        [Err(why @ Refusal::Perf(PerfError::Denied { .. } | PerfError::NoCall)), ..] => {
+            println!("SKIP: {why}")
+        }
+        _ => panic!("{sampled:?}"),
+    }
+}
+
+#[test]
 fn issue_31_a_process_that_sleeps_has_no_samples() {
     let _alone = crate::child::alone();
     let asleep = Victim::start("exec sleep 20");

@@ -89,7 +89,7 @@ pub fn wait_for(pid: u32, signals: &Signals, deadline: Option<Instant>) -> Event
         if let Some((number, sent)) = signals.next() {
             return Event::Signal(number, sent);
         }
-        if is_over(pid) {
+        if has_ended(pid) {
             return Event::Ended;
         }
         let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
@@ -113,8 +113,8 @@ pub fn wait_for(pid: u32, signals: &Signals, deadline: Option<Instant>) -> Event
     }
 }
 
-/// Whether the process is gone or a zombie.
-fn is_over(pid: u32) -> bool {
+/// Returns whether a process is gone or a zombie.
+pub fn has_ended(pid: u32) -> bool {
     Process::new(pid).stat().map_or(true, |stat| stat.has_ended())
 }
 

@@ -34,7 +34,14 @@ pub fn text(comparison: &PartsComparison, colour: bool) -> String {
          pages in one period of each pair, drawn for it, and on small ones in the other.\n"
     );
     for unit in &comparison.left_out {
-        out += &format!("{} had the same pages in all periods: smaps shows no change of it.\n", name(unit));
+        let (name, bytes) = (name(unit), human_bytes(unit.bytes));
+        out += &match unit.part {
+            Some(part) if part.is_writable() => format!(
+                "{name} ({bytes}) had the same pages in all periods: it holds what the program wrote, and what is once on a huge \
+                 page does not go back to small ones. 'hugelift compare' with a command measures it at a start.\n"
+            ),
+            _ => format!("{name} had the same pages in all periods: smaps shows no change of it.\n"),
+        };
     }
     for line in parts_remarks(&comparison.setting) {
         out += &line;
@@ -56,7 +63,8 @@ fn name(unit: &Unit) -> String {
             format!("{warmth}{part} of {object}")
         }
         (Some(object), None) => object.to_string(),
-        (None, _) => "the smaller ones together".into(),
+        (None, Some(_)) => "memory that it has written to".into(),
+        (None, None) => "the smaller ones together".into(),
     }
 }
 
