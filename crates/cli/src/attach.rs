@@ -2,8 +2,8 @@
 //! `hugelift attach` and `hugelift restore`: lift processes that run already, and give them their files'
 //! own pages back. [`hugelift_lift::attach`] does it.
 
-mod hot;
 mod row;
+mod sampling;
 pub(crate) mod select;
 mod watch;
 
@@ -12,7 +12,6 @@ use crate::failure::{Exit, Failure};
 use crate::options::{ChildrenChoice, PolicyArgs, SeccompChoice, heading};
 use crate::output;
 use clap::Args;
-use hot::HotArgs;
 use hugelift_core::policy::Copies;
 use hugelift_core::printable::Untrusted;
 use hugelift_core::quantity;
@@ -23,6 +22,7 @@ use hugelift_lift::attach::{
 use hugelift_lift::options::PolicyOptions;
 use hugelift_linux::io::console::{self, say};
 use row::{Row, times};
+use sampling::SampleArgs;
 use select::SelectArgs;
 use serde::Serialize;
 use std::time::Duration;
@@ -30,7 +30,8 @@ use watch::{Shown, WatchHow};
 
 /// Lift processes that run
 ///
-/// For text and rodata one thread is borrowed, once for each 2 MB, which takes a fraction of a millisecond
+/// Of text the code in use is copied: each process is sampled first, for a second and at most five. For text and rodata one
+/// thread is borrowed, once for each 2 MB, which takes a fraction of a millisecond
 /// while a CPU is free; all others run on. The bytes are copied from outside. For data all threads are stopped for a moment, about a millisecond for each
 /// 2 MB; if one of them would notice that, or another process or the kernel may write to the memory meanwhile,
 /// data stay as they are (so they do on AArch64). For bss, heap, stack and anon nothing is stopped: they are
@@ -45,7 +46,7 @@ pub struct AttachArgs {
     policy: PolicyArgs,
 
     #[command(flatten)]
-    hot: HotArgs,
+    sample: SampleArgs,
 
     /// Stay, and lift these processes, those that match later and what they open later, each when that is worth
     /// its cost. Ends at SIGINT or SIGTERM, or with the last process if only PIDs are given. What is lifted stays.
@@ -53,7 +54,8 @@ pub struct AttachArgs {
     #[arg(long, help_heading = heading::WATCH)]
     watch: bool,
 
-    /// With --watch: lift at once, not when a process has used 50 times the CPU time that its lift takes
+    /// With --watch: lift at once, not when a process has used 50 times the CPU time that its lift takes. All of its code is
+    /// lifted then, unless --sample or --budget is given
     #[arg(long, requires = "watch", help_heading = heading::WATCH)]
     eager: bool,
 
@@ -124,19 +126,26 @@ pub fn run_attach(args: &AttachArgs) -> Result<Exit, Failure> {
         copies_only: false,
         copies: Copies::All,
     };
+    let is_sampled = options.policy.copies_text();
     if args.watch {
         let ShownArgs { json, verbose, .. } = args.shown;
         let all_children = args.children == ChildrenChoice::Lift;
         let shown = Shown { json, verbose };
-        let (eager, hot) = (args.eager, args.hot.limits());
+        let eager = args.eager;
+        let hot = args.sample.limits(eager).filter(|_| is_sampled);
         let how = WatchHow { attach: options, all_children, eager, hot, shown };
         return watch::run(args.select.selection()?, how);
     }
     let change = if args.dry_run { preview } else { attach_to };
-    let sampling = args.hot.sampling();
-    each(&args.select, &args.shown, |chosen| match &sampling {
-        None => change(chosen, &options),
-        Some(sampling) => sampling.change(chosen, &options, change),
+    let chosen = processes(&args.select)?;
+    let choices = match args.sample.sampling().filter(|_| is_sampled) {
+        None => Vec::new(),
+        Some(sampling) => sampling.choices(&chosen, &options)?,
+    };
+    let mut choices = choices.into_iter();
+    each(&chosen, &args.shown, |one| match choices.next() {
+        None => change(one, &options),
+        Some(choice) => choice?.change(one, &options, change),
     })
 }
 
@@ -146,7 +155,7 @@ pub fn run_attach(args: &AttachArgs) -> Result<Exit, Failure> {
 /// See [`run_attach`].
 pub fn run_restore(args: &RestoreArgs) -> Result<Exit, Failure> {
     let seccomp = args.shown.seccomp.into();
-    each(&args.select, &args.shown, |chosen| restore_to(chosen, seccomp))
+    each(&processes(&args.select)?, &args.shown, |chosen| restore_to(chosen, seccomp))
 }
 
 #[derive(Serialize)]
@@ -155,17 +164,20 @@ struct Document<'a> {
     processes: Vec<Row<'a>>,
 }
 
+/// Returns the chosen processes. Which they are is settled before the first one is changed, which may take a while.
+fn processes(select: &SelectArgs) -> Result<Vec<Chosen>, Failure> {
+    Ok(select.processes()?.into_iter().map(Chosen::now).collect())
+}
+
 /// Changes each chosen process, and prints what became of it. One that cannot be changed does not keep the
 /// others from being changed.
 fn each(
-    select: &SelectArgs,
+    chosen: &[Chosen],
     shown: &ShownArgs,
     mut change: impl FnMut(Chosen) -> Result<Change, String>,
 ) -> Result<Exit, Failure> {
     let mut results = Vec::new();
-    // Which processes they are is settled before the first one is changed, which may take a while.
-    let chosen: Vec<Chosen> = select.processes()?.into_iter().map(Chosen::now).collect();
-    for one in chosen {
+    for &one in chosen {
         let pid = one.pid;
         // Read before, as the process may end.
         let name = Name::of(pid);

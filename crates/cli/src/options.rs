@@ -3,10 +3,12 @@
 
 use clap::{Args, ValueEnum};
 use hugelift_core::demangle::Names;
+use hugelift_core::heat::follow::Limits;
 use hugelift_core::policy::{self, Backing, PageChoice, Policy};
 use hugelift_core::quantity;
 use hugelift_core::snapshot::Part;
 use hugelift_lift::options::{AfterFork, Children, DataBacking, Malloc, Numa, PolicyOptions, Seccomp};
+use std::time::Duration;
 
 /// Headings of the help, each above a group of options.
 pub mod heading {
@@ -30,18 +32,24 @@ pub mod heading {
     pub const OUTPUT: &str = "Output";
 }
 
-/// `--budget`
+/// `--whole` and `--budget`
 #[derive(Args, Clone, Copy, Debug, Default)]
-pub struct BudgetArgs {
-    /// With --hot: memory that copies of a process may take, as in 64M; the hottest pages come first
-    #[arg(long, value_name = "SIZE", value_parser = size, requires = "hot", help_heading = heading::WHAT)]
+pub struct CopyArgs {
+    /// Copy all of text and rodata. Without it only the code in use is copied: the process is sampled where it executes,
+    /// and the huge pages that hold 99 % of its samples are copied. What the page cache or the store has is used as ever
+    #[arg(long, help_heading = heading::WHAT)]
+    whole: bool,
+
+    /// Memory that copies of the code in use may take in a process, as in 64M; the hottest pages come first
+    #[arg(long, value_name = "SIZE", value_parser = size, conflicts_with = "whole", help_heading = heading::WHAT)]
     budget: Option<u64>,
 }
 
-impl BudgetArgs {
-    /// Returns it in bytes.
-    pub fn bytes(self) -> u64 {
-        self.budget.unwrap_or(u64::MAX)
+impl CopyArgs {
+    /// Returns the limits within which the code in use is copied; `None` if all code is wanted.
+    pub fn limits(self) -> Option<Limits> {
+        let budget = self.budget.unwrap_or(u64::MAX);
+        (!self.whole).then_some(Limits { budget, least: Duration::ZERO })
     }
 }
 

@@ -3,17 +3,14 @@
 
 use crate::failure::{Exit, Failure};
 use crate::options::{
-    AfterForkChoice, BudgetArgs, ChildrenChoice, MallocChoice, NamesChoice, PolicyArgs, SeccompChoice,
-    heading,
+    AfterForkChoice, ChildrenChoice, CopyArgs, MallocChoice, NamesChoice, PolicyArgs, SeccompChoice, heading,
 };
 use clap::{Args, ValueHint};
 use hugelift_core::demangle::Names;
-use hugelift_core::heat::follow::Limits;
 use hugelift_lift::options::{LiftOptions, StartOptions, Verbosity};
 use hugelift_lift::start::{EarlyStatus, start};
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::time::Duration;
 
 /// Start a program with its code and read-only data on huge pages
 ///
@@ -32,19 +29,13 @@ pub struct RunArgs {
     #[arg(long, value_enum, default_value_t = MallocChoice::Auto, help_heading = heading::PROGRAM)]
     malloc: MallocChoice,
 
-    /// Copy text and rodata at the start. Without it, --backing auto copies while the program runs, once it
+    /// Copy all of text and rodata at the start. Without it, --backing auto copies while the program runs, once it
     /// has used 50 times the CPU time that the copy takes
-    #[arg(long, help_heading = heading::PROGRAM)]
+    #[arg(long, conflicts_with = "budget", help_heading = heading::PROGRAM)]
     eager: bool,
 
-    /// Copy only the code in use, while the program runs: it is sampled where it executes, and the huge pages that
-    /// hold 99 % of its samples are copied once it has used 50 times the CPU time that this takes. What the page
-    /// cache or the store has is used as ever
-    #[arg(long, conflicts_with_all = ["eager", "strict", "perf_map"], help_heading = heading::WHAT)]
-    hot: bool,
-
     #[command(flatten)]
-    budget: BudgetArgs,
+    copies: CopyArgs,
 
     /// What becomes of the programs that the program starts
     #[arg(long, value_enum, default_value_t = ChildrenChoice::Plain, help_heading = heading::PROGRAM)]
@@ -67,7 +58,7 @@ pub struct RunArgs {
     dry_run: bool,
 
     /// Do not start the program (exit 125) unless all that was planned is lifted
-    #[arg(long, help_heading = heading::OUTPUT)]
+    #[arg(long, conflicts_with = "budget", help_heading = heading::OUTPUT)]
     strict: bool,
 
     /// Write what smaps shows after the lift to FILE, as JSON
@@ -83,6 +74,7 @@ pub struct RunArgs {
         num_args = 0..=1,
         require_equals = true,
         default_missing_value = "demangled",
+        conflicts_with = "budget",
         help_heading = heading::OUTPUT
     )]
     perf_map: Option<NamesChoice>,
@@ -110,8 +102,7 @@ impl RunArgs {
             user: None,
             malloc: MallocChoice::Auto,
             eager: false,
-            hot: false,
-            budget: BudgetArgs::default(),
+            copies: CopyArgs::default(),
             children: ChildrenChoice::Plain,
             after_fork: AfterForkChoice::Auto,
             fork_reserve: 0,
@@ -134,8 +125,7 @@ impl From<RunArgs> for StartOptions {
             user,
             malloc,
             eager,
-            hot,
-            budget,
+            copies,
             children,
             after_fork,
             fork_reserve,
@@ -157,7 +147,7 @@ impl From<RunArgs> for StartOptions {
         let lift = LiftOptions {
             policy: policy.into(),
             eager,
-            hot: hot.then(|| Limits { budget: budget.bytes(), least: Duration::ZERO }),
+            hot: copies.limits(),
             after_fork: after_fork.into(),
             perf_map: perf_map.map(Names::from),
             strict,
@@ -188,6 +178,7 @@ pub fn run(args: RunArgs, status: EarlyStatus) -> Result<Exit, Failure> {
 #[cfg(test)]
 mod tests {
     use crate::starter::run_options;
+    use hugelift_core::heat::follow::Limits;
     use hugelift_core::policy::{Backing, PageChoice, SpanChoice};
     use hugelift_core::snapshot::Part;
     use hugelift_lift::options::{
@@ -195,6 +186,7 @@ mod tests {
     };
     use std::ffi::OsString;
     use std::os::unix::ffi::OsStringExt;
+    use std::time::Duration;
 
     fn options(words: &str) -> StartOptions {
         let words = words.split_whitespace().map(OsString::from);
@@ -209,7 +201,8 @@ mod tests {
         assert_eq!((user, report, dry_run, fork_reserve), (None, None, false, 0));
         assert_eq!((malloc, children, seccomp), (Malloc::Auto, Children::Plain, Seccomp::Auto));
         assert_eq!((lift.eager, lift.after_fork, lift.perf_map), (false, AfterFork::Auto, None));
-        assert_eq!(lift.hot, None);
+        assert_eq!(lift.hot, Some(Limits { budget: u64::MAX, least: Duration::ZERO }));
+        assert!(!lift.copies_at_start() && lift.copies_hot().is_some());
         assert_eq!((lift.strict, lift.verbosity), (false, Verbosity::Problems));
         let policy = lift.policy;
         assert_eq!((policy.backing, policy.data_backing), (None, DataBacking::Thp));
@@ -239,8 +232,12 @@ mod tests {
         assert!(lift.strict && lift.perf_map.is_some() && lift.verbosity == Verbosity::Everything);
         assert_eq!((all.malloc, all.children, all.seccomp), (Malloc::Thp, Children::Lift, Seccomp::Try));
         assert!(all.dry_run && all.fork_reserve == 3 && all.user.is_some() && all.report.is_some());
-        let hot = |words| options(words).lift.hot.expect("limits").budget;
-        assert_eq!((hot("--hot"), hot("--hot --budget 6M")), (u64::MAX, 6 << 20));
+        assert!(lift.copies_at_start() && lift.copies_hot().is_none());
+        let hot = |words| options(words).lift.copies_hot().map(|limits| limits.budget);
+        assert_eq!((hot("--whole"), hot("--backing thp"), hot("--strict")), (None, None, None));
+        assert_eq!((hot(""), hot("--budget 6M")), (Some(u64::MAX), Some(6 << 20)));
+        // A budget chooses what is copied, which only the program's run can show.
+        assert_eq!(hot("--backing thp --budget 6M"), Some(6 << 20));
         assert_eq!(options("-v").lift.verbosity, Verbosity::Summary);
         assert_eq!(options("-q").lift.verbosity, Verbosity::Quiet);
     }

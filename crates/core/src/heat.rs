@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which code a process uses, by samples of its instruction addresses: huge page by huge page, object by object.
+//! Which code a process uses, by samples of its instruction addresses: huge page by huge page, object by object. And which
+//! data.
 //!
 //! | module | holds |
 //! |---|---|
 //! | `chao` | how many pages are in use, by those that were seen |
+//! | [`cold`] | what copies of a process are no longer in use, so that their memory may be given back |
+//! | [`data`] | which data a process uses |
+//! | [`extent`] | how much data a process has, beside what the TLBs hold |
 //! | [`follow`] | what is worth a copy of a process that runs on, as its samples arrive |
 //! | [`hot`] | the huge pages that are worth a copy |
 //! | [`places`] | which object an address belongs to |
@@ -11,6 +15,9 @@
 //! | [`verdict`] | whether huge pages may pay |
 
 mod chao;
+pub mod cold;
+pub mod data;
+pub mod extent;
 pub mod follow;
 pub mod hot;
 pub mod places;
@@ -20,6 +27,7 @@ pub mod verdict;
 use crate::addr::PageSize;
 use crate::printable::{Escape, Untrusted, thousands};
 pub use chao::PagesInUse;
+use follow::Code;
 pub use hot::HOT_PERCENT;
 use hot::HotCode;
 use serde::Serialize;
@@ -107,6 +115,15 @@ impl Heat {
         let spans = self.objects.iter().flat_map(|object| &object.spans);
         let page = PageSize::new(self.huge_page_size).unwrap_or(PageSize::MB2);
         HotCode::choose(spans.map(|span| (span.start, span.samples)), page, budget)
+    }
+
+    /// Returns the huge pages of `code` that could be copied and are worth it, as long as copies take no more than `budget`
+    /// bytes of memory.
+    pub fn hot_of(&self, code: &Code, budget: u64) -> HotCode {
+        let spans = self.objects.iter().flat_map(|object| &object.spans);
+        let page = PageSize::new(self.huge_page_size).unwrap_or(PageSize::MB2);
+        let among = code.among(spans.map(|span| (span.start, span.samples)), page);
+        HotCode::choose(among, page, budget.saturating_sub(code.copied))
     }
 
     /// Returns the samples outside of the kernel.

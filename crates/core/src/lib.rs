@@ -40,6 +40,7 @@ pub mod placement;
 pub mod plan;
 pub mod policy;
 pub mod pool;
+pub mod pressure;
 pub mod prime;
 pub mod printable;
 pub mod proc_stat;

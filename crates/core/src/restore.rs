@@ -20,6 +20,15 @@ pub struct Replaced {
     pub offset: u64,
 }
 
+impl Replaced {
+    /// Returns the part of this copy that lies in `range`, if any does.
+    pub fn within(&self, range: Range) -> Option<Replaced> {
+        let range = self.range.intersect(range)?;
+        let offset = self.offset.checked_add(range.start.0 - self.range.start.0)?;
+        Some(Replaced { range, offset, ..*self })
+    }
+}
+
 /// Returns the copies of text and read-only data, by object and address, mapping by mapping.
 pub fn replaced(snapshot: &Snapshot) -> Vec<Replaced> {
     let mut all: Vec<Replaced> = Vec::new();
@@ -116,6 +125,14 @@ mod tests {
             found,
             [Replaced { object: text.object, part: Part::Text, range, prot: Prot::RX, offset }]
         );
+
+        let part = Range { start: Addr(middle.0 + 0x1000), end: Addr(after.0 + 0x1000) };
+        let within = Range { start: part.start, end: after };
+        assert_eq!(
+            found[0].within(part),
+            Some(Replaced { range: within, offset: offset + 0x1000, ..found[0] })
+        );
+        assert_eq!(found[0].within(Range { start: after, end: part.end }), None);
 
         let bare = without(&snapshot, &found);
         assert_eq!(replaced(&bare), []);

@@ -265,3 +265,6 @@ impl Compare {
         Ok(None)
     }
 }
+
+#[cfg(test)]
+mod tests;

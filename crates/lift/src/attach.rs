@@ -8,6 +8,7 @@
 
 mod change;
 mod chosen;
+mod give_back;
 mod help;
 mod lift;
 mod open;
@@ -15,6 +16,7 @@ mod page_size;
 
 pub use change::Change;
 pub use chosen::{Chosen, Name};
+pub(crate) use give_back::{GivenBack, give_back};
 pub use hugelift_inject::live::Pages;
 pub(crate) use lift::{Target, Tried, lift_if};
 pub use page_size::{Resized, map_by};
@@ -25,10 +27,10 @@ use crate::watcher::process::Program;
 use change::{millis, report};
 use hugelift_core::addr::{Range, human_bytes};
 use hugelift_core::collapse::{Budget, Collapsed};
+use hugelift_core::heat::follow::Code;
 use hugelift_core::plan::plan;
 use hugelift_core::policy::{Backing, Copies, Policy, SpanChoice};
-use hugelift_core::printable::Untrusted;
-use hugelift_core::restore::{Replaced, replaced};
+use hugelift_core::restore::replaced;
 use hugelift_core::snapshot::{Part, Snapshot};
 use hugelift_core::target::{Fault, Target as _};
 use hugelift_inject::live::{LIFTS_DATA, Left, Stops};
@@ -36,7 +38,7 @@ use hugelift_inject::restore::restore as restore_copies;
 use hugelift_linux::proc::pagemap;
 use hugelift_linux::proc::procfs::Process;
 use hugelift_linux::proc::snapshot;
-use open::{forbidden_calls, free_unused, in_tracer, left, open, read_process};
+use open::{forbidden_calls, free_unused, in_tracer, left, not_restored, open, read_process};
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -108,6 +110,16 @@ pub fn could_lift_again(chosen: Chosen, options: &AttachOptions) -> Result<(), S
     let mut policy = options.policy()?;
     policy.parts = Running::of(&mut policy, options.copies_only).mapped;
     lift::again(chosen, &policy, options.seccomp)
+}
+
+/// Returns what [`attach`] would copy of the text, if it could copy all: it matters which of that is in use.
+///
+/// # Errors
+/// One line: the process cannot be read, or the policy is malformed.
+pub fn code_to_copy(chosen: Chosen, options: &AttachOptions) -> Result<Code, String> {
+    let mut policy = options.policy()?;
+    policy.parts = Running::of(&mut policy, options.copies_only).mapped;
+    lift::code_to_copy(chosen.reached()?, &policy)
 }
 
 /// Says what [`attach`] would do, and changes nothing.
@@ -326,10 +338,4 @@ fn kept(pid: u32, before: &Snapshot) -> Option<String> {
             human_bytes(bytes)
         )
     })
-}
-
-fn not_restored(before: &Snapshot, copy: &Replaced, why: &str) -> String {
-    let path = before.objects.get(copy.object).map(|o| Untrusted::from(&o.path));
-    let path = path.unwrap_or_else(|| Untrusted::from(""));
-    format!("{} of {} of {path} not restored: {why}", human_bytes(copy.range.len()), copy.part)
 }

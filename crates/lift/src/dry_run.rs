@@ -52,8 +52,8 @@ pub(crate) fn dry_run(path: &Path, policy: &Policy, options: &StartOptions) -> R
         width: terminal::width().unwrap_or(80),
         verbose: options.lift.verbosity >= Verbosity::Summary,
     };
-    let later =
-        copied_later(&plan, options.lift.hot.is_some()).map_or(String::new(), |line| format!("\n{line}\n"));
+    let later = copied_later(&plan, options.lift.copies_hot().is_some())
+        .map_or(String::new(), |line| format!("\n{line}\n"));
     let asks = match allocator_settings(options.malloc, path, policy) {
         Ok(settings) => settings.iter().map(asks).collect(),
         Err(why) => format!("\n--malloc: {why}\n"),

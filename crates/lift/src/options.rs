@@ -69,7 +69,7 @@ pub struct LiftOptions {
     pub policy: PolicyOptions,
     /// Text and rodata are copied at the start, and not when the program has run for a while.
     pub eager: bool,
-    /// Only the code in use is copied, within these limits, while the program runs.
+    /// Only the code in use is copied, within these limits, while the program runs, unless all is copied at the start.
     pub hot: Option<Limits>,
     /// What becomes of huge pages that writes after fork(2) have split.
     pub after_fork: AfterFork,
@@ -204,6 +204,11 @@ impl PolicyOptions {
         ObjectFilter::new(&self.objects, &self.excluded)
     }
 
+    /// Returns whether text may be copied: then it matters which of it is in use.
+    pub fn copies_text(&self) -> bool {
+        self.parts.contains(&Part::Text) && self.backing != Some(Backing::Pagecache)
+    }
+
     /// Returns the policy for the planner.
     ///
     /// # Errors
@@ -240,10 +245,17 @@ impl PolicyOptions {
 
 impl LiftOptions {
     /// Returns whether text and rodata are copied at the start. That is so if the user has asked for it, for a
-    /// backing, or for something that shows the copies at the start; and not if only the code in use is to be copied.
-    pub(crate) fn copies_at_start(&self) -> bool {
+    /// backing, or for something that shows the copies at the start; and not if the memory for copies is limited: only
+    /// the program's run shows which of its code they are to hold.
+    pub fn copies_at_start(&self) -> bool {
         let asked = self.eager || self.strict || self.policy.backing.is_some() || self.perf_map.is_some();
-        asked && self.hot.is_none()
+        asked && self.hot.is_none_or(Limits::is_unlimited)
+    }
+
+    /// Returns the limits within which the code in use is copied while the program runs; `None` if all code is copied, at
+    /// the start or later.
+    pub fn copies_hot(&self) -> Option<Limits> {
+        self.hot.filter(|_| self.policy.copies_text() && !self.copies_at_start())
     }
 }
 

@@ -69,7 +69,7 @@ impl LiftJob {
         if let Some((verbosity, line)) = left_out {
             self.asked.say(verbosity, line);
         }
-        if let Some(line) = copied_later(plan, self.asked.options.hot.is_some()) {
+        if let Some(line) = copied_later(plan, self.asked.options.copies_hot().is_some()) {
             self.asked.say(Verbosity::Summary, &line);
         }
         Ok(())

@@ -11,6 +11,7 @@ use hugelift_core::snapshot::Part;
 use hugelift_core::table::{LEFT, RIGHT, Table};
 use std::fmt::Write as _;
 
+mod data;
 mod heat;
 
 /// How to show it.
@@ -44,6 +45,9 @@ pub fn text(report: &Report, style: &Style) -> String {
     gains(&mut out, report);
     if let Some(heat) = &report.heat {
         out += &heat::heat(heat, style.verbose);
+    }
+    if let Some(data) = &report.data {
+        out += &data::data(data, style.verbose);
     }
     out
 }

@@ -12,7 +12,9 @@
 //! | `HUGELIFT_TEST_MOMENTS=SOCKET` | before each such operation and step the helper sends a number (8 bytes, native order) to this Unix socket, one more each time, and goes on when one byte has come back, or after two seconds |
 //! | `HUGELIFT_TEST_LACKS=NAME` | the kernel does not have the call, or the request of a call, of this name |
 //! | `HUGELIFT_TEST_PATIENCE=MS` | how long the launcher and the helper wait, also for a borrowed thread |
+//! | `HUGELIFT_TEST_PRESSURE=FILE` | this file is read in place of `/proc/pressure/memory` |
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Does nothing: the command that ships has no fault points.
@@ -38,6 +40,18 @@ pub fn patience(time: Duration) -> Duration {
 pub fn patience(time: Duration) -> Duration {
     let named = std::env::var("HUGELIFT_TEST_PATIENCE").ok().and_then(|text| text.parse().ok());
     named.map_or(time, Duration::from_millis)
+}
+
+/// Returns the file that a test wants read in place of the machine's memory pressure.
+#[cfg(not(debug_assertions))]
+pub fn pressure_file() -> Option<PathBuf> {
+    None
+}
+
+/// Returns the file that a test wants read in place of the machine's memory pressure.
+#[cfg(debug_assertions)]
+pub fn pressure_file() -> Option<PathBuf> {
+    std::env::var_os("HUGELIFT_TEST_PRESSURE").map(PathBuf::from)
 }
 
 /// Returns whether a test wants a kernel without the call of this name.

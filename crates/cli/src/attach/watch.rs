@@ -97,15 +97,16 @@ fn show(event: &Event<'_>, shown: Shown) -> Result<(), Failure> {
             let after = format!(", after {:.1} s of CPU time", cpu.as_secs_f64());
             show_change(*pid, change, &after, shown)
         }
-        Event::Collapsed { pid, change } | Event::Nothing { pid, change } => {
-            show_change(*pid, change, "", shown)
-        }
+        Event::Collapsed { pid, change }
+        | Event::GivenBack { pid, change }
+        | Event::Nothing { pid, change } => show_change(*pid, change, "", shown),
         Event::Refused { pid, why } => {
             say(&format!("{}: {why}", Name::of(*pid)));
             let row = Row { pid: *pid, error: Some(Untrusted::from((*why).to_string())), change: None };
             if shown.json { print_row(row) } else { Ok(()) }
         }
-        Event::Note(line) => {
+        Event::Detail(_) if !shown.verbose => Ok(()),
+        Event::Note(line) | Event::Detail(line) => {
             say(line);
             Ok(())
         }

@@ -2,6 +2,7 @@
 //! Memory pressure, as the kernel reports it (Documentation/accounting/psi.rst).
 
 use hugelift_linux::io::open;
+use hugelift_linux::machine::pressure::OF_MACHINE;
 use nix::fcntl::OFlag;
 use nix::poll::PollFlags;
 use std::fs::File;
@@ -39,7 +40,7 @@ impl Pressure {
     /// Makes a trigger; `None` if the kernel has none or does not permit it.
     pub fn new() -> Option<Pressure> {
         let flags = OFlag::O_RDWR | OFlag::O_NONBLOCK;
-        let mut file = open::with(Path::new("/proc/pressure/memory"), flags).ok()?;
+        let mut file = open::with(Path::new(OF_MACHINE), flags).ok()?;
         file.write_all(TRIGGER).ok()?;
         Some(Pressure(file))
     }

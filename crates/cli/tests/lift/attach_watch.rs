@@ -51,7 +51,7 @@ impl Place {
 
     /// Starts `hugelift attach --watch` with anonymous copies.
     fn watch(&self, words: &[&str]) -> Running {
-        let options = ["attach", "--watch", "--backing", "thp"];
+        let options = ["attach", "--whole", "--watch", "--backing", "thp"];
         Running::start(Command::new(HUGELIFT).args(options).args(words))
     }
 
@@ -115,7 +115,7 @@ fn those_that_run() {
     let (end, out, err) = watch.end();
     assert_eq!((end, out.len()), (Some(End::Code(0)), 0), "{out:?}");
     assert!(err[0].contains("2 processes lifted"), "{err:?}");
-    let nobody = Cmd::new([HUGELIFT, "attach", "--watch", &gone.to_string()]).bare();
+    let nobody = Cmd::new([HUGELIFT, "attach", "--whole", "--watch", &gone.to_string()]).bare();
     assert_eq!((nobody.end, nobody.stderr.lines().count()), (End::Code(125), 1), "{nobody:?}");
 }
 
@@ -227,7 +227,7 @@ fn systemd_is_notified() {
     let socket = UnixDatagram::bind(place.dir.path().join("notify")).expect("a socket");
     socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
     let mut command = Command::new(HUGELIFT);
-    command.args(["attach", "--watch", "--name", &place.name]);
+    command.args(["attach", "--whole", "--watch", "--name", &place.name]);
     let watch = Running::start(command.env("NOTIFY_SOCKET", place.dir.path().join("notify")));
     let heard = || {
         let mut text = [0; 4096];
@@ -408,7 +408,7 @@ fn a_process_that_has_switched_them_off() {
     assert_eq!(off.out(), "ready");
     let pid = off.pid().to_string();
     // They are allowed while its code is copied (`thp_off`); what it writes to stays as it wants it.
-    let outcome = Cmd::new([HUGELIFT, "attach", "--backing", "thp", &pid]).bare();
+    let outcome = Cmd::new([HUGELIFT, "attach", "--whole", "--backing", "thp", &pid]).bare();
     assert!(outcome.stdout.contains(": text ") && !outcome.stdout.contains("text 0 B of "), "{outcome:?}");
     let outcome = Cmd::new([HUGELIFT, "attach", "--parts", "heap", &pid]).bare();
     assert!(outcome.stderr.contains(&format!("THP_enabled is 0 in /proc/{pid}/status")), "{outcome:?}");

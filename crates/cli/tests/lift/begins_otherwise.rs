@@ -57,7 +57,7 @@ fn issue_29_b10_no_segment_has_the_elf_header() {
     }
     let held = Held::start(&Cmd::new([&program]), None, &program);
     let id = held.pid().to_string();
-    let told = said(&["attach", "--backing", "thp", &id]);
+    let told = said(&["attach", "--whole", "--backing", "thp", &id]);
     assert!(huge(held.pid()) >= 6 << 20, "{told}");
     let told = said(&["restore", &id]);
     assert_eq!(huge(held.pid()), 0, "{told}");

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `hugelift run --hot` and `hugelift attach --watch --hot`: only the code in use is copied, and code that a process uses
-//! later follows.
+//! `hugelift run` and `hugelift attach --watch`: only the code in use is copied, and code that a process uses later follows.
 
 use crate::common::huge::smaps;
 use crate::common::run::until;
@@ -14,46 +13,48 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::Command;
 
-const HUGE: u64 = 2 << 20;
+pub const HUGE: u64 = 2 << 20;
 
 /// A copy of the victim on a tmpfs: its page cache is in small pages there.
-struct Place {
+pub struct Place {
     dir: tempfile::TempDir,
 }
 
 impl Place {
-    fn new() -> Place {
+    pub fn new() -> Place {
         let place = Place { dir: tempfile::TempDir::new_in("/dev/shm").expect("/dev/shm") };
         let copied = Command::new("cp").arg(fat("hot").build()).arg(place.program()).status();
         assert!(copied.is_ok_and(|status| status.success()));
         place
     }
 
-    fn program(&self) -> PathBuf {
+    pub fn program(&self) -> PathBuf {
         self.dir.path().join("hot")
     }
 
     /// Starts the victim.
-    fn start(&self, words: &[&str]) -> Running {
+    pub fn start(&self, words: &[&str]) -> Running {
         Running::start(Command::new(self.program()).args(words))
     }
 
-    /// Starts a command as `hugelift run -v --hot` with anonymous copies.
+    /// Starts a command as `hugelift run -v` with anonymous copies while it runs.
     fn run(&self, by: &[&str], words: &[&str]) -> Running {
         let mut command = Command::new(HUGELIFT);
-        command.args(["run", "-v", "--hot", "--children", "lift", "--backing", "thp", "--"]).args(by);
+        command
+            .args(["run", "-v", "--budget", "1G", "--children", "lift", "--backing", "thp", "--"])
+            .args(by);
         Running::start(command.arg(self.program()).args(words))
     }
 
-    /// Starts `hugelift attach --watch --hot` with anonymous copies.
+    /// Starts `hugelift attach --watch` with anonymous copies.
     fn watch(&self, words: &[&str]) -> Running {
-        let options = ["attach", "--watch", "--backing", "thp", "--hot"];
+        let options = ["attach", "--watch", "--backing", "thp", "--sample"];
         Running::start(Command::new(HUGELIFT).args(options).args(words))
     }
 }
 
 /// Returns the blocks of the victim that runs them now.
-fn blocks_of(running: &Running) -> Blocks {
+pub fn blocks_of(running: &Running) -> Blocks {
     let line = running.out();
     let words: Vec<&str> = line.split(' ').collect();
     let ["at", start, end, "in", pid] = words[..] else { panic!("{line}") };
@@ -63,20 +64,20 @@ fn blocks_of(running: &Running) -> Blocks {
 }
 
 /// Has the victim go on with its next word.
-fn go_on(running: &mut Running) {
+pub fn go_on(running: &mut Running) {
     running.child.stdin.as_mut().expect("piped").write_all(b"\n").expect("it reads");
 }
 
 /// The blocks of code of a victim.
-struct Blocks {
-    start: u64,
-    end: u64,
-    pid: u32,
+pub struct Blocks {
+    pub start: u64,
+    pub end: u64,
+    pub pid: u32,
 }
 
 impl Blocks {
     /// Returns the huge pages that hold bytes of the blocks: the blocks, and whether it is a copy.
-    fn pages(&self) -> Vec<(Vec<u64>, bool)> {
+    pub fn pages(&self) -> Vec<(Vec<u64>, bool)> {
         let usages = Process::new(self.pid).smaps().unwrap_or_default();
         let size = (self.end - self.start) / 16;
         let is_huge = |page: u64| {
@@ -93,7 +94,7 @@ impl Blocks {
     }
 
     /// Returns whether all huge pages that lie in one block are copies.
-    fn has(&self, block: u64) -> bool {
+    pub fn has(&self, block: u64) -> bool {
         let pages = self.pages();
         let inside: Vec<bool> =
             pages.into_iter().filter(|(blocks, _)| blocks == &[block]).map(|(_, huge)| huge).collect();
@@ -102,7 +103,7 @@ impl Blocks {
 
     /// Checks that nothing is huge that holds no byte of these blocks.
     #[track_caller]
-    fn assert_only(&self, hot: &[u64]) {
+    pub fn assert_only(&self, hot: &[u64]) {
         let pages = self.pages();
         let is_wrong = |(blocks, huge): &&(Vec<u64>, bool)| *huge && !blocks.iter().any(|b| hot.contains(b));
         assert_eq!(pages.iter().filter(is_wrong).collect::<Vec<_>>(), Vec::<&(Vec<u64>, bool)>::new());
@@ -126,10 +127,15 @@ fn the_code_in_use_of_a_run_and_what_becomes_hot() {
     let blocks = blocks_of(&victim);
     until("block 9 is copied", || blocks.has(9));
     blocks.assert_only(&[3, 9]);
+    // The watcher reads the process once more before it says what was lifted, so the process must still be there.
+    let mut lifts = Vec::new();
+    until("it says both", || {
+        lifts.extend(victim.err.try_iter().filter(|line| line.contains(" samples chose ")));
+        lifts.len() >= 2
+    });
+    assert!(lifts.iter().all(|line| line.contains("while it ran, after ")), "{lifts:?}");
     let (end, out, err) = victim.end();
     assert_eq!((end, out), (Some(End::Code(0)), vec!["wrong 0".to_string()]), "{err:?}");
-    let lifts: Vec<&String> = err.iter().filter(|line| line.contains(" samples chose ")).collect();
-    assert!(lifts.len() >= 2 && lifts.iter().all(|line| line.contains("while it ran, after ")), "{err:?}");
     assert!(err.iter().any(|line| line.contains(" ms for samples")), "{err:?}");
 }
 
@@ -169,8 +175,9 @@ fn a_process_that_cannot_be_sampled() {
         let blocks = blocks_of(&victim);
         let mut command = Command::new(&deny);
         command.args([errno, &number, &number, "140000", HUGELIFT, "attach", "--watch", "--backing", "thp"]);
-        let watch =
-            Running::start(command.args(["--hot", "100ms", &victim.pid().to_string()]).env("DENY_SHOW", "1"));
+        let watch = Running::start(
+            command.args(["--sample", "100ms", &victim.pid().to_string()]).env("DENY_SHOW", "1"),
+        );
         until("all of it is copied", || (1..15).all(|block| blocks.has(block)));
         let (end, out, _) = victim.end();
         assert_eq!((end, out), (Some(End::Code(0)), vec!["wrong 0".to_string()]));
@@ -181,6 +188,26 @@ fn a_process_that_cannot_be_sampled() {
             |line: &&String| line.contains(&why) || errno == "1" && line.contains("perf_event_paranoid is");
         assert_eq!(err.iter().filter(is_it).count(), 1, "{out:?} {err:?}");
     }
+}
+
+/// Without samples nothing says what of it is to be within the budget.
+#[test]
+fn a_process_that_cannot_be_sampled_within_a_budget() {
+    let deny = plain("deny").build();
+    let number = nix::libc::SYS_perf_event_open.to_string();
+    let place = Place::new();
+    let victim = place.start(&["3", "run"]);
+    let blocks = blocks_of(&victim);
+    let mut command = Command::new(&deny);
+    command.args(["38", &number, &number, "140000", HUGELIFT, "attach", "--watch", "--backing", "thp"]);
+    command.args(["--budget", "8M", &victim.pid().to_string()]).env("DENY_SHOW", "1");
+    let watch = Running::start(&mut command);
+    let why = "the code in use cannot be sampled, so no code is copied (--budget): perf_event_open: ENOSYS";
+    until("it says so", || watch.err().contains(why));
+    assert_eq!(blocks.huge_bytes(), 0);
+    let (end, out, _) = victim.end();
+    assert_eq!((end, out), (Some(End::Code(0)), vec!["wrong 0".to_string()]));
+    watch.end();
 }
 
 /// What was sampled of a program is nothing to the one that it becomes by execve(2).

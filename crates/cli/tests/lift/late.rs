@@ -21,7 +21,7 @@ struct Working {
 impl Working {
     fn start(options: &[&str], words: &[&str], dir: &Path) -> Working {
         let store = tempfile::TempDir::new_in("/dev/shm").expect("a temporary directory on tmpfs");
-        let cmd = Cmd::new([HUGELIFT, "run"]).args(options).arg("--").args(words).cwd(dir);
+        let cmd = Cmd::new([HUGELIFT, "run", "-v", "--whole"]).args(options).arg("--").args(words).cwd(dir);
         let cmd = cmd.env("HUGELIFT_STORE", store.path().join("store"));
         let mut command = cmd.command(None);
         let child = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::inherit()).spawn();

@@ -7,6 +7,7 @@ mod common;
 mod attach_watch;
 mod begins_otherwise;
 mod children;
+mod cold;
 mod coverage;
 mod debug;
 mod fallback;

@@ -68,11 +68,11 @@ fn issue_29_b5_attach_lifts_its_code_and_restore_undoes_it() {
             let pid = pid.to_string();
             Cmd::new([HUGELIFT]).args(words).arg(&pid).env("HUGELIFT_STORE", &store).bare()
         };
-        let attached = run(&["attach", "--backing", backing]);
+        let attached = run(&["attach", "--whole", "--backing", backing]);
         assert_eq!((attached.end, attached.stderr.as_str()), (End::Code(0), ""), "{attached:?}");
         assert!(attached.stdout.contains("are off again"), "{attached:?}");
         assert_lifted(pid, &program, &attached);
-        let again = run(&["attach", "--backing", backing]);
+        let again = run(&["attach", "--whole", "--backing", backing]);
         assert_lifted(pid, &program, &again);
         let restored = run(&["restore"]);
         assert_eq!((restored.end, huge(pid, &program)), (End::Code(0), 0), "{restored:?}");
@@ -89,7 +89,7 @@ fn issue_29_b5_run_lifts_it_at_its_first_start() {
     let cmd = Cmd::new([&program]).arg("thp-off").env("HUGELIFT_STORE", &store);
     // The first start copies while it runs; the second maps the store's entry before it runs.
     for _ in 0..2 {
-        let held = Held::start_busy(&cmd.clone().lazy(), Some(&[]), &program);
+        let held = Held::start_busy(&cmd.clone().lazy(), Some(&["--whole"]), &program);
         until("the watcher", || huge(held.pid(), &program) == whole(held.pid(), &program));
         let ended = {
             assert_off(held.pid());
@@ -105,7 +105,7 @@ fn issue_29_b5_attach_watch_lifts_it() {
     let program = program(dir.path());
     let held = started(&program);
     let mut watch = Command::new(HUGELIFT);
-    watch.args(["attach", "--watch", "--backing", "thp", &held.pid().to_string()]);
+    watch.args(["attach", "--whole", "--watch", "--backing", "thp", &held.pid().to_string()]);
     let mut watch = watch.stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("hugelift");
     until("the watcher", || huge(held.pid(), &program) >= 8 << 20);
     assert_off(held.pid());
@@ -136,7 +136,8 @@ fn issue_29_b5_its_data_stay_as_it_wants_them() {
     let program = program(dir.path());
     let held = started(&program);
     let pid = held.pid().to_string();
-    let attached = Cmd::new([HUGELIFT, "attach", "--backing", "thp", "--parts", "all", &pid]).bare();
+    let attached =
+        Cmd::new([HUGELIFT, "attach", "--whole", "--backing", "thp", "--parts", "all", &pid]).bare();
     assert_lifted(held.pid(), &program, &attached);
     assert!(!attached.stderr.contains("hugetlb"), "{attached:?}");
     let doctor = Cmd::new([HUGELIFT, "doctor", "--pid", &pid]).bare();

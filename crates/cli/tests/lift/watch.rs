@@ -46,7 +46,7 @@ impl Place {
         options: &[&str],
         words: impl IntoIterator<Item = S>,
     ) -> Outcome {
-        let cmd = Cmd::new([HUGELIFT, "run"]).args(options).arg("--").args(words);
+        let cmd = Cmd::new([HUGELIFT, "run", "--whole"]).args(options).arg("--").args(words);
         cmd.env("HUGELIFT_STORE", self.store()).patience(Duration::from_secs(120)).bare()
     }
 }
@@ -150,7 +150,8 @@ fn a_process_that_the_program_leaves_behind() {
     let place = Place::new();
     let program = place.program();
     // The pipe's end is the end of the process that is left.
-    let words = ["sh", "-c", "\"$@\" | cat", "sh", HUGELIFT, "run", "--", &program, "leaves", ENOUGH];
+    let words =
+        ["sh", "-c", "\"$@\" | cat", "sh", HUGELIFT, "run", "--whole", "--", &program, "leaves", ENOUGH];
     let run = Cmd::new(words).env("HUGELIFT_STORE", place.store()).patience(Duration::from_secs(120)).bare();
     assert_huge(&run, "left", 1);
 }
@@ -162,7 +163,7 @@ fn the_end_of_a_process_that_was_left_behind_is_seen_at_once() {
     let program = place.program();
     let id = format!("{}-strays", std::process::id());
     let mut child = Command::new(HUGELIFT)
-        .args(["run", "--", &program, "strays", "1"])
+        .args(["run", "--whole", "--", &program, "strays", "1"])
         .env("HUGELIFT_STORE", place.store())
         .env("WATCHED", &id)
         .stdin(Stdio::piped())
@@ -186,8 +187,21 @@ fn a_daemon_of_a_script_that_has_ended() {
     let place = Place::new();
     let program = place.program();
     let script = "(sleep 0.5; exec setsid \"$@\") & exit";
-    let words =
-        ["sh", "-c", "\"$@\" | cat", "sh", HUGELIFT, "run", "--children", "lift", "--", "sh", "-c", script];
+    let words = [
+        "sh",
+        "-c",
+        "\"$@\" | cat",
+        "sh",
+        HUGELIFT,
+        "run",
+        "--whole",
+        "--children",
+        "lift",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ];
     let run = Cmd::new(words).args(["sh", &program, "busy", ENOUGH]).env("HUGELIFT_STORE", place.store());
     let run = run.patience(Duration::from_secs(120)).bare();
     assert_huge(&run, "program", 1);
@@ -199,7 +213,7 @@ fn a_run_within_a_run_leaves_no_watcher() {
     let place = Place::new();
     let program = place.program();
     let id = format!("{}-nested", std::process::id());
-    let run = ["run", "--children", "lift", "--"];
+    let run = ["run", "--whole", "--children", "lift", "--"];
     let outcome = Cmd::new([HUGELIFT]).args(run).arg(HUGELIFT).args(run).args([&program, "busy", "1"]);
     let outcome = outcome.env("WATCHED", &id).env("HUGELIFT_STORE", place.store()).bare();
     assert_eq!(outcome.end, End::Code(0), "{outcome:?}");
@@ -240,7 +254,7 @@ fn the_watcher_may_be_killed_and_ends_with_the_program() {
     for kills in [true, false] {
         let id = format!("{}-{kills}", std::process::id());
         let child = Command::new(HUGELIFT)
-            .args(["run", "--", &program, "busy", if kills { "1.5" } else { ENOUGH }])
+            .args(["run", "--whole", "--", &program, "busy", if kills { "1.5" } else { ENOUGH }])
             .env("HUGELIFT_STORE", place.store())
             .env("WATCHED", &id)
             .stdout(Stdio::piped())
@@ -273,7 +287,7 @@ fn as_pid_one_it_is_copied_at_the_start() {
     need!("unshare");
     let place = Place::new();
     let program = place.program();
-    let run = Cmd::new(["unshare", "--pid", "--fork", "--mount-proc", HUGELIFT, "run", "--"]);
+    let run = Cmd::new(["unshare", "--pid", "--fork", "--mount-proc", HUGELIFT, "run", "--whole", "--"]);
     let run = run.arg(&program).args(["busy", "0.02"]).env("HUGELIFT_STORE", place.store()).bare();
     assert_huge(&run, "program", 1);
 }
@@ -286,7 +300,8 @@ fn of_another_user() {
     let dir = crate::common::build::open_dir(&[Path::new(HUGELIFT), &watched()]);
     let inside = |path: &Path| dir.path().join(path.file_name().unwrap()).display().to_string();
     let (hugelift, program) = (inside(Path::new(HUGELIFT)), inside(&watched()));
-    let words = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", &hugelift, "run", "--"];
+    let words =
+        ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", &hugelift, "run", "--whole", "--"];
     let run = Cmd::new(words)
         .args([program.as_str(), "busy", ENOUGH])
         .env("HUGELIFT_STORE", "/dev/null/none")

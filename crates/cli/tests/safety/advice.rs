@@ -147,7 +147,8 @@ fn advice_on_a_running_process_is_followed_and_changes_something() {
         assert_eq!(words, ["attach", &pid]);
         let of_doctor_before = of_doctor(held.pid()).expect("a finding");
         assert!(of_doctor_before.contains(&format!("hugelift attach {pid}")), "{of_doctor_before}");
-        let out = hugelift(&[words[0].as_str(), "--backing", "thp", words[1].as_str()]);
+        // It sleeps, so none of its code is in use.
+        let out = hugelift(&[words[0].as_str(), "--whole", "--backing", "thp", words[1].as_str()]);
         assert!(out.status.success(), "{out:?}");
         let after = report(&pid);
         assert!(huge(&after, object) >= 4 << 20, "{words:?}: {after}");

@@ -135,8 +135,8 @@ fn nothing_waits(mounted: Mounted) {
     assert!(lifted, "{mounted:?}: the other process is not lifted: {end:?} {said}");
 
     for words in [
-        &["attach", "--backing", "thp", &pid][..],
-        &["attach", "--dry-run", &pid],
+        &["attach", "--whole", "--backing", "thp", &pid][..],
+        &["attach", "--whole", "--dry-run", &pid],
         &["inspect", &pid],
         &["doctor", "--pid", &pid],
         &["restore", &pid],
@@ -186,7 +186,7 @@ fn issue_29_c13_a_file_system_that_lets_only_its_user_in() {
         let _runs = &*runs.insert(Ended(child));
         assert!(said.any(|line| line.expect("UTF-8") == "ready"));
         for words in [
-            &["attach", "--backing", "thp", &pid][..],
+            &["attach", "--whole", "--backing", "thp", &pid][..],
             &["attach", "--watch", "--eager", "--backing", "thp", &pid],
             &["inspect", &pid],
             &["doctor", "--pid", &pid],

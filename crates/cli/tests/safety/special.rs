@@ -123,8 +123,8 @@ fn a_fifo_in_the_place_of_a_running_program_is_not_opened() {
     fifo(&program);
     let pid = held.pid().to_string();
     for words in [
-        &["attach", "--backing", "shared"][..],
-        &["attach", "--backing", "thp"],
+        &["attach", "--whole", "--backing", "shared"][..],
+        &["attach", "--whole", "--backing", "thp"],
         &["restore"],
         &["inspect"],
         &["doctor", "--pid"],

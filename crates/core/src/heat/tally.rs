@@ -114,6 +114,12 @@ impl Tally {
         self.counts.iter().filter(|((at, _), _)| *at == place).map(|(_, count)| count).sum::<u64>() + waiting
     }
 
+    /// Returns the samples in code of objects.
+    pub fn in_objects(&self) -> u64 {
+        let is_object = |place: &Place| matches!(place, Place::Object(_));
+        self.counts.iter().filter(|((place, _), _)| is_object(place)).map(|(_, count)| count).sum()
+    }
+
     /// Returns how many pages are in use in all places.
     pub fn pages(&self) -> PagesInUse {
         PagesInUse::new(self.counts.values().chain(self.unknown.values()).copied())

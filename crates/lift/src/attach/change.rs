@@ -2,6 +2,7 @@
 //! What the change of a running process showed.
 
 use super::chosen::Chosen;
+use hugelift_core::addr::Range;
 use hugelift_core::apply::Outcome;
 use hugelift_core::plan::Plan;
 use hugelift_core::report::Report;
@@ -31,6 +32,9 @@ pub struct Change {
     /// Bytes of anonymous copies that were made, of ordinary memory.
     #[serde(skip)]
     pub(crate) copied: u64,
+    /// The anonymous copies of code among these.
+    #[serde(skip)]
+    pub(crate) code: Vec<Range>,
     /// Whether any code or constants were put on huge pages.
     #[serde(skip)]
     pub(crate) is_lifted: bool,
@@ -59,6 +63,7 @@ impl Change {
             longest_stop_of_all_us: micros(stops.longest_of_all),
             took_ms: millis(took),
             copied: 0,
+            code: Vec::new(),
             is_lifted: false,
             is_partial: false,
             report,

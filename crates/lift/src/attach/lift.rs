@@ -4,6 +4,7 @@
 
 use super::change::{Change, report};
 use super::chosen::{Chosen, Name};
+use super::give_back::{is_memory_alone, pages_of};
 use super::help;
 use super::open::{forbidden_calls, free_unused, in_tracer, left, open, read_process};
 use crate::dry_run::what;
@@ -126,6 +127,8 @@ fn lift_reached_if(target: Target<'_>, affords: impl Fn(Duration) -> bool) -> Re
     }
     if let (Some(hot), Some(code), None, false) = (hot, &mut code, wants, change.is_partial) {
         code.copy(hot);
+        code.anonymous.extend(&change.code);
+        code.anonymous.sort();
     }
     Ok(Tried { change: Some(change), lifted: is_lifted, wants, code })
 }
@@ -139,16 +142,25 @@ fn left_to_copy(plan: &Plan) -> impl Iterator<Item = &Skip> {
 fn code_of(pid: u32, Prepared { before, plan, .. }: &Prepared) -> Code {
     let mut left: Vec<Range> =
         left_to_copy(plan).filter(|skip| skip.part == Part::Text).map(|skip| skip.range).collect();
-    let mut copied = 0;
+    let (mut copied, mut anonymous) = (0, Vec::new());
     // A skip reaches over the copies between the pieces that are left.
-    for copy in replaced(before) {
-        if copy.part == Part::Text && is_huge(pid, copy.range) {
-            copied += copy.range.len();
-            left = left.into_iter().flat_map(|piece| piece.minus(copy.range)).collect();
+    for copy in replaced(before).into_iter().filter(|copy| copy.part == Part::Text) {
+        if is_memory_alone(before, &copy) {
+            anonymous.extend(before.machine.thp_page.and_then(|page| copy.range.inner(page)));
+        }
+        // The program may have split some of its huge pages.
+        let huge = match is_huge(pid, copy.range) {
+            true => vec![copy.range],
+            false => pages_of(&copy).map(|page| page.range).filter(|page| is_huge(pid, *page)).collect(),
+        };
+        for huge in huge {
+            copied += huge.len();
+            left = left.into_iter().flat_map(|piece| piece.minus(huge)).collect();
         }
     }
     left.sort();
-    Code { left, copied }
+    anonymous.sort();
+    Code { left, copied, anonymous }
 }
 
 /// The lift of a process.
@@ -248,9 +260,12 @@ impl Lift {
             }
             _ => complaints.largest(&About::program(&about)),
         };
-        let copies = lifted(&plan, &outcome).filter(|(_, backing)| *backing == Backing::Thp);
+        let copies: Vec<&Span> = lifted(&plan, &outcome)
+            .filter_map(|(span, backing)| (backing == Backing::Thp).then_some(span))
+            .collect();
+        let code = copies.iter().filter(|span| span.part == Part::Text).map(|span| span.range).collect();
         let begun: u64 = outcome.spans.iter().filter(|s| s.lifted.is_none()).map(|s| s.begun).sum();
-        let copied = copies.map(|(span, _)| span.range.len()).sum::<u64>() + begun;
+        let copied = copies.iter().map(|span| span.range.len()).sum::<u64>() + begun;
         let (is_lifted, is_partial) = (outcome.spans.iter().any(|s| s.is_changed()), !outcome.is_complete());
         let Outcome { lost, leftovers, .. } = outcome;
         let mut complaints: Vec<String> = lost.into_iter().chain(largest).collect();
@@ -260,6 +275,7 @@ impl Lift {
         let lines = std::iter::once(line).chain(allowed).collect();
         Ok(Change {
             copied,
+            code,
             is_lifted,
             is_partial,
             ..Change::new(lines, complaints, stops, began.elapsed(), report)
@@ -305,6 +321,22 @@ pub(super) fn preview(chosen: Chosen, policy: &Policy) -> Result<Change, String>
     let complaint =
         complaints(&plan, &Outcome::default()).largest(&About::program(&program_of(&before, pid)));
     Ok(Change::new(lines, complaint.into_iter().collect(), Stops::default(), began.elapsed(), report))
+}
+
+/// Returns what a lift of all that the policy wants would copy of the text of a process.
+pub(super) fn code_to_copy(chosen: Chosen, asked: &Policy) -> Result<Code, String> {
+    let (status, mut before) = read_process(chosen.pid)?;
+    let policy = Policy { copies: Copies::Later, ..asked.clone() };
+    machine::update_running(&mut before.machine, &status);
+    pagecache::find_wanted(chosen.pid, &mut before, &policy);
+    let mut files = Vec::new();
+    if policy.backings.contains(&Backing::Shared) {
+        // An entry that is damaged is no copy.
+        let offer = store::offer(chosen.pid, &before, &policy, Moment::Running);
+        (before.stored, files) = (offer.stored, offer.files);
+    }
+    let plan = rest_of_plan(chosen.pid, &before, &policy);
+    Ok(code_of(chosen.pid, &Prepared { before, files, plan }))
 }
 
 /// Checks that what is copied of a process could be lifted again if its files' own pages were mapped back.

@@ -6,6 +6,8 @@ use super::chosen::{Chosen, Name};
 use crate::options::Seccomp;
 use hugelift_core::addr::{Range, human_bytes};
 use hugelift_core::maps::Mapping;
+use hugelift_core::printable::Untrusted;
+use hugelift_core::restore::Replaced;
 use hugelift_core::snapshot::Snapshot;
 use hugelift_inject::lent::NotLent;
 use hugelift_inject::live::{Left, Live};
@@ -137,4 +139,11 @@ pub(super) fn forbidden_calls(live: &Live) -> impl Iterator<Item = String> {
 pub(super) fn left(leftovers: &[Range]) -> Option<String> {
     let bytes: u64 = leftovers.iter().map(|range| range.len()).sum();
     (bytes > 0).then(|| format!("{} of unused copies could not be unmapped", human_bytes(bytes)))
+}
+
+/// Says why a copy stays.
+pub(super) fn not_restored(before: &Snapshot, copy: &Replaced, why: &str) -> String {
+    let path = before.objects.get(copy.object).map(|o| Untrusted::from(&o.path));
+    let path = path.unwrap_or_else(|| Untrusted::from(""));
+    format!("{} of {} of {path} not restored: {why}", human_bytes(copy.range.len()), copy.part)
 }

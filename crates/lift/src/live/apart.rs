@@ -43,6 +43,8 @@ pub(super) struct Attempt {
     pub huge: Option<u64>,
     /// What could be copied and what is, if only the code in use is to be.
     pub code: Option<Code>,
+    /// Copies that were given back.
+    pub given: Vec<Range>,
 }
 
 /// The children that lift processes of other users.
@@ -94,10 +96,14 @@ impl Done {
         let flags = [is_ok, attempt.is_lifted, attempt.is_partial, wants, counts, has_code, self.is_heard];
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let wants = attempt.wants.map_or(0, nanos);
-        let (left, copied) = attempt.code.as_ref().map_or((&[][..], 0), |code| (&code.left, code.copied));
-        let count = left.len() as u64;
-        let numbers = [nanos(self.cpu), attempt.copied, wants, attempt.huge.unwrap_or(0), copied, count];
-        let ranges = left.iter().flat_map(|range| [range.start.0, range.end.0]);
+        let nothing = Code::default();
+        let code = attempt.code.as_ref().unwrap_or(&nothing);
+        let numbers = [nanos(self.cpu), attempt.copied, wants, attempt.huge.unwrap_or(0), code.copied];
+        let lists = [&code.left, &code.anonymous, &attempt.given];
+        let ranges = lists.into_iter().flat_map(|list| {
+            let bounds = list.iter().flat_map(|range| [range.start.0, range.end.0]);
+            std::iter::once(list.len() as u64).chain(bounds)
+        });
         let mut bytes: Vec<u8> = flags.map(u8::from).to_vec();
         bytes.extend(numbers.into_iter().chain(ranges).flat_map(u64::to_le_bytes));
         bytes.extend_from_slice(why.as_bytes());
@@ -116,15 +122,16 @@ impl Done {
         };
         let cpu = Duration::from_nanos(number()?);
         let (copied, wants, huge) = (number()?, Duration::from_nanos(number()?), number()?);
-        let (code_copied, count) = (number()?, number()?);
-        let mut left = Vec::new();
-        for _ in 0..count {
-            left.push(Range::new(Addr(number()?), Addr(number()?))?);
-        }
+        let code_copied = number()?;
+        let mut list = || {
+            let count = number()?;
+            (0..count).map(|_| Range::new(Addr(number()?), Addr(number()?))).collect::<Option<Vec<Range>>>()
+        };
+        let (left, anonymous, given) = (list()?, list()?, list()?);
         let why = rest;
         let (wants, huge) = (wants_more.then_some(wants), counts.then_some(huge));
-        let code = has_code.then_some(Code { left, copied: code_copied });
-        let attempt = Attempt { is_lifted, is_partial, copied, wants, huge, code };
+        let code = has_code.then_some(Code { left, copied: code_copied, anonymous });
+        let attempt = Attempt { is_lifted, is_partial, copied, wants, huge, code, given };
         let result = if is_ok { Ok(attempt) } else { Err(String::from_utf8(why.to_vec()).ok()?) };
         Some(Done { result, cpu, is_heard })
     }
@@ -143,12 +150,14 @@ mod tests {
             wants: Some(Duration::from_millis(7)),
             huge: Some(3 << 21),
             code: None,
+            given: Vec::new(),
         };
         let range = |start: u64| Range::sized(Addr(start << 21), 2 << 21).expect("a range");
-        let code = Code { left: vec![range(5), range(9)], copied: 1 << 21 };
+        let code = Code { left: vec![range(5), range(9)], copied: 1 << 21, anonymous: vec![range(7)] };
         let results = [
             Ok(attempt.clone()),
             Ok(Attempt { code: Some(code), ..attempt.clone() }),
+            Ok(Attempt { given: vec![range(7), range(11)], ..Attempt::default() }),
             Ok(Attempt { wants: None, huge: None, is_partial: true, ..attempt }),
             Err("no thread: ü".into()),
         ];

@@ -37,8 +37,17 @@ pub enum Event<'a> {
         /// Why.
         why: &'a str,
     },
+    /// Copies of a process that are no longer in use were given back, as memory is short.
+    GivenBack {
+        /// The process.
+        pid: u32,
+        /// What was done.
+        change: &'a Change,
+    },
     /// A line about the watch itself.
     Note(&'a str),
+    /// A line about the watch itself for those who ask for details.
+    Detail(&'a str),
 }
 
 /// What a watch took.
@@ -88,8 +97,10 @@ pub(super) fn line_of_run(event: &Event<'_>) -> Option<String> {
             ))
         }
         Event::Refused { pid, why } => Some(format!("process {pid} is not lifted while it runs: {why}")),
-        Event::Note(line) => Some((*line).into()),
-        Event::Collapsed { pid, change } => Some(format!("process {pid}: {}", change.lines.first()?)),
+        Event::Note(line) | Event::Detail(line) => Some((*line).into()),
+        Event::Collapsed { pid, change } | Event::GivenBack { pid, change } => {
+            Some(format!("process {pid}: {}", change.lines.first()?))
+        }
         Event::Nothing { .. } => None,
     }
 }

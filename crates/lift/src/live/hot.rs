@@ -5,8 +5,9 @@
 //! and [`Follow`] chooses among that. What sampling takes is paid by the account of the process, as a lift is.
 
 use super::member::Life;
+use super::pressure::Pressures;
 use super::process_set::ProcessSet;
-use hugelift_core::addr::PageSize;
+use hugelift_core::addr::{PageSize, Range};
 use hugelift_core::heat::follow::{Code, Follow, Limits, Pace};
 use hugelift_core::heat::hot::HotCode;
 use hugelift_core::policy::Copies;
@@ -43,6 +44,8 @@ pub(super) struct Hot {
     batch: Batch,
     /// It was said that a process cannot be sampled.
     told: bool,
+    pressures: Pressures,
+    began: Instant,
 }
 
 /// What is known of a process.
@@ -76,6 +79,8 @@ impl Hot {
             price: None,
             batch: Batch::default(),
             told: false,
+            pressures: Pressures::default(),
+            began: Instant::now(),
         }
     }
 
@@ -88,6 +93,7 @@ impl Hot {
         for &pid in &pids {
             self.read(set, pid);
         }
+        self.press();
         let mut refusal = None;
         for pid in pids {
             let Some(sampled) = self.known.get_mut(&pid) else { continue };
@@ -99,7 +105,11 @@ impl Hot {
             refusal = refusal.or(self.open_or_close(set, pid));
         }
         let why = refusal.filter(|_| !std::mem::replace(&mut self.told, true))?;
-        Some(format!("the code in use cannot be sampled, so all code is copied: {why}"))
+        let what = match self.limits.is_unlimited() {
+            true => "all code is copied",
+            false => "no code is copied (--budget)",
+        };
+        Some(format!("the code in use cannot be sampled, so {what}: {why}"))
     }
 
     /// Counts the new samples of a process, also as those of the processes that have forked it: what these have copied, their
@@ -124,6 +134,38 @@ impl Hot {
                 sampled.follow.add_outside(self.batch.outside);
             }
             next = set.forked_by(pid);
+        }
+    }
+
+    /// Takes account of how short memory is for the processes. Of one that cannot be sampled all code is copied, and stays so.
+    fn press(&mut self) {
+        let may_give = |one: &Sampled| one.follow.may_give_back() && !matches!(one.events, Events::Refused);
+        let pids = self.known.iter().filter_map(|(pid, one)| may_give(one).then_some(*pid));
+        self.pressures.read(&pids.collect());
+        let at = self.began.elapsed();
+        for (pid, sampled) in &mut self.known {
+            sampled.follow.press(self.pressures.of(*pid).is_some(), at, sampled.cpu);
+        }
+    }
+
+    /// Returns a line the first time that nothing says how short memory is.
+    pub(super) fn lacks_pressure(&mut self) -> Option<String> {
+        self.pressures.lacks()
+    }
+
+    /// Returns the processes with copies that are to be given back now: which, and why.
+    pub(super) fn cold(&self) -> Vec<(u32, Vec<Range>, String)> {
+        let of = |(pid, sampled): (&u32, &Sampled)| {
+            let (cold, pressure) = (sampled.follow.cold()?, self.pressures.of(*pid)?);
+            Some((*pid, cold.ranges.clone(), format!("{}; {pressure}", cold.why)))
+        };
+        self.known.iter().filter_map(of).collect()
+    }
+
+    /// Takes account of what was given back of a process.
+    pub(super) fn given_back(&mut self, pid: u32, given: &[Range]) {
+        if let Some(sampled) = self.known.get_mut(&pid) {
+            sampled.follow.given_back(given, sampled.cpu);
         }
     }
 
@@ -185,7 +227,9 @@ impl Hot {
     pub(super) fn copies(&self, pid: u32) -> Copies {
         match self.known.get(&pid) {
             None => Copies::Hot(HotCode::default()),
-            Some(Sampled { events: Events::Refused, .. }) => Copies::All,
+            // Without samples nothing says which of it is to be within a budget.
+            Some(Sampled { events: Events::Refused, .. }) if self.limits.is_unlimited() => Copies::All,
+            Some(Sampled { events: Events::Refused, .. }) => Copies::Hot(HotCode::default()),
             Some(sampled) => Copies::Hot(sampled.follow.chosen().clone()),
         }
     }

@@ -16,13 +16,16 @@
 mod accounts;
 mod anonymous;
 mod apart;
+mod cold;
 pub(crate) mod ends;
 pub(crate) mod event;
 mod hot;
 mod member;
 pub(crate) mod membership;
+mod pressure;
 mod process;
 pub(crate) mod process_set;
+mod share;
 
 use crate::attach::{Chosen, Target, Tried, lift_if};
 use crate::options::{LiftOptions, Seccomp, Verbosity};
@@ -41,13 +44,10 @@ use hugelift_linux::io::console::say;
 use hugelift_linux::proc::clock::own_cpu_time;
 use process::{code_of, owner};
 use process_set::ProcessSet;
+use share::Share;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::time::{Duration, Instant};
 
-/// The watcher uses at most one part in this many of a CPU for polling.
-const SHARE: u32 = 1000;
-/// CPU time for polling that it may use at once: the share is saved up to this.
-const ADVANCE: Duration = Duration::from_millis(5);
 /// It sleeps no shorter than this.
 const SHORTEST: Duration = Duration::from_millis(20);
 /// It sleeps no longer than this while the processes use CPU time: an object that is opened later is lifted
@@ -129,23 +129,6 @@ pub(crate) struct LiveLift {
     ends: Ends,
 }
 
-/// The CPU time that may be used for polling: a bucket that fills by one part in [`SHARE`] of the time that passes,
-/// up to [`ADVANCE`].
-#[derive(Debug)]
-struct Share {
-    /// Seconds of CPU time that are left; negative if more was used.
-    left: f64,
-}
-
-impl Share {
-    /// Counts CPU time that was used, `passed` after the last time. Returns how long nothing more may be used.
-    fn count(&mut self, used: Duration, passed: Duration) -> Duration {
-        let filled = self.left + passed.as_secs_f64() / f64::from(SHARE);
-        self.left = filled.min(ADVANCE.as_secs_f64()) - used.as_secs_f64();
-        Duration::try_from_secs_f64(-self.left * f64::from(SHARE)).unwrap_or_default()
-    }
-}
-
 impl LiveLift {
     /// Returns the task for the program `root`, which has just been started; `None` if the policy wants
     /// nothing that can be lifted while a program runs.
@@ -158,7 +141,8 @@ impl LiveLift {
     ) -> Option<LiveLift> {
         let anonymous: Vec<Part> = policy.parts.iter().copied().filter(|part| *part == Part::Anon).collect();
         let budget = Budget { spare: policy.spare, ..Budget::default() };
-        let wanted = Wanted::new(policy, Seccomp::Auto).anonymous(anonymous, budget, false).hot(options.hot);
+        let wanted =
+            Wanted::new(policy, Seccomp::Auto).anonymous(anonymous, budget, false).hot(options.copies_hot());
         if wanted.policy.parts.is_empty() && wanted.anonymous.is_none() {
             return None;
         }
@@ -188,7 +172,7 @@ impl LiveLift {
             sampling: Duration::ZERO,
             lifted: 0,
             last_delay: SHORTEST,
-            share: Share { left: ADVANCE.as_secs_f64() },
+            share: Share::default(),
             turned: now,
             free: now,
             ends: Ends::default(),
@@ -223,6 +207,7 @@ impl LiveLift {
         tracing::debug!(?polling, ?pause, members = self.count(), "polled the processes");
         self.turned = Instant::now();
         self.free = self.turned + pause;
+        self.give_back(stops);
         for pid in due {
             if stops() || !self.is_heard {
                 break;
@@ -245,6 +230,9 @@ impl LiveLift {
         let before = own_cpu_time();
         if let Some(why) = hot.turn(&mut self.processes) {
             self.is_heard &= (self.tell)(Event::Note(&why));
+        }
+        if let Some(why) = hot.lacks_pressure() {
+            self.is_heard &= (self.tell)(Event::Detail(&why));
         }
         let sampling = own_cpu_time().saturating_sub(before);
         self.sampling += sampling;

@@ -395,6 +395,14 @@ impl ProcessSet {
         }
     }
 
+    /// Records that the memory of these copies was given back.
+    pub(super) fn given_back(&mut self, pid: u32, bytes: u64) {
+        if let Some(member) = self.members.get_mut(&pid) {
+            member.copied = member.copied.saturating_sub(bytes);
+            member.told.huge = member.told.huge.saturating_sub(bytes);
+        }
+    }
+
     /// Returns what was told of a process.
     pub(super) fn told(&self, pid: u32) -> Told {
         self.members.get(&pid).map(|member| member.told).unwrap_or_default()

@@ -128,6 +128,15 @@ pub fn frozen(cgroup: &str, mountinfo: &str, read: ReadText) -> Option<Frozen> {
     })
 }
 
+/// Returns the files with the memory pressure of the process's group and of those around it: version 2 has them, with any
+/// controllers.
+///
+/// `cgroup` is `/proc/PID/cgroup`, `mountinfo` is `/proc/self/mountinfo`.
+pub fn pressure_files(cgroup: &str, mountinfo: &str) -> Vec<PathBuf> {
+    let folders = folders(cgroup, mountinfo, Version::V2, "memory");
+    folders.into_iter().map(|folder| folder.join("memory.pressure")).collect()
+}
+
 /// Returns the folders of the process's group of this controller and of its ancestors, as far as they
 /// are mounted.
 fn folders(cgroup: &str, mountinfo: &str, version: Version, controller: &str) -> Vec<PathBuf> {

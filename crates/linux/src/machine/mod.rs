@@ -5,6 +5,7 @@
 pub mod cgroup;
 pub mod nodes;
 pub mod pools;
+pub mod pressure;
 pub mod reading;
 pub mod sysfs;
 pub mod thp_switch;

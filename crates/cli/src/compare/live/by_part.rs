@@ -10,9 +10,12 @@ use super::options::Options;
 use super::parts::{Divided, divide};
 use crate::compare::cut::{Cut, Ended, Measured};
 use crate::compare::progress::Progress;
+use crate::inspect::of_process;
 use anyhow::{Context as _, Result, bail, ensure};
 use hugelift_core::addr::{Range, human_bytes};
 use hugelift_core::heat::hot::HotCode;
+use hugelift_core::policy::Policy;
+use hugelift_core::snapshot::Part;
 use hugelift_lift::attach::Pages;
 use hugelift_linux::proc::procfs::Process;
 use hugelift_measure::comparison::by_part::{By, PartsComparison, Unit};
@@ -41,7 +44,8 @@ struct Figures {
 pub fn measure(members: Members, options: &Options, by: By) -> Result<Measured<PartsComparison>> {
     let work = |batch: &mut Batch, measure: &MeasureOfWork| {
         let hot = if by == By::Heat { hot_code(batch.first.0)? } else { HotCode::default() };
-        let (units, left_out) = those_that_switch(batch, divide(batch.copies()?, by, &hot))?;
+        let (units, mut left_out) = those_that_switch(batch, divide(batch.copies()?, by, &hot))?;
+        left_out.extend(memory(batch.first.0));
         pairs(batch, options, measure, units, left_out)
     };
     conduct(members, options, work, |setting, reached, figures| {
@@ -103,6 +107,15 @@ fn those_that_switch(batch: &mut Batch, all: Vec<Divided>) -> Result<(Vec<Divide
         );
     }
     Ok((those, others.into_iter().map(|part| part.unit).collect()))
+}
+
+/// Returns the memory that the process has written to, if huge pages could map any of it. What the kernel has collapsed of it
+/// cannot be mapped by small pages again.
+fn memory(pid: u32) -> Option<Unit> {
+    // It may have ended; then the first period says so.
+    let total = of_process(pid, &Policy::default()).ok()?.anonymous?;
+    let unit = Unit { object: None, part: Some(Part::Anon), warmth: None, bytes: total.bytes };
+    (total.liftable_bytes > 0).then_some(unit)
 }
 
 /// Measures pairs of periods until the rule says that there are enough, or one fails.

@@ -49,7 +49,7 @@ const OF_STARTS: [&str; 13] = [
 #[derive(Args, Debug)]
 pub struct LiveArgs {
     /// Compare a process that runs: it is lifted and restored in random order within each pair of periods, as
-    /// 'hugelift attach' and 'hugelift restore' do it. At the end, after an error and at ctrl-C it is left as
+    /// 'hugelift attach --whole' and 'hugelift restore' do it. At the end, after an error and at ctrl-C it is left as
     /// it was found. Without --metric and --cpu-per the verdict is on its CPU time per system call (as root), per
     /// call that reads or writes, voluntary context switch or byte, whichever is steady; if none is, on its CPU time per second, which
     /// needs a load that is the same in all periods

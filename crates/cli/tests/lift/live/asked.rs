@@ -6,7 +6,7 @@ use crate::common::huge::assert_lifted;
 use crate::common::{Cmd, End, HUGELIFT, Outcome};
 
 fn attach(options: &[&str], pid: u32) -> Outcome {
-    let outcome = Cmd::new([HUGELIFT, "attach"]).args(options).arg(pid.to_string()).bare();
+    let outcome = Cmd::new([HUGELIFT, "attach", "--whole"]).args(options).arg(pid.to_string()).bare();
     assert_eq!(outcome.end, End::Code(0), "{options:?}: {outcome:?}");
     outcome
 }
@@ -19,7 +19,7 @@ fn a_dry_run_changes_nothing() {
     let store = tempfile::TempDir::new_in("/dev/shm").expect("/dev/shm");
     let place = store.path().join("store");
     let words = ["--dry-run", "--json", "--backing", "shared", "--parts", "text,heap"];
-    let cmd = Cmd::new([HUGELIFT, "attach"]).args(words).arg(pid.to_string());
+    let cmd = Cmd::new([HUGELIFT, "attach", "--whole"]).args(words).arg(pid.to_string());
     let outcome = cmd.env("HUGELIFT_STORE", &place).bare();
     assert_eq!((outcome.end, outcome.stderr.as_str()), (End::Code(0), ""), "{outcome:?}");
     let said: serde_json::Value = serde_json::from_str(&outcome.stdout).expect("JSON");

@@ -90,8 +90,8 @@ impl By {
             pids.iter().copied().filter(is_in).collect()
         };
         let words: &[&str] = match self {
-            By::Attach => &["attach"],
-            By::AttachThp => &["attach", "--backing", "thp"],
+            By::Attach => &["attach", "--whole"],
+            By::AttachThp => &["attach", "--whole", "--backing", "thp"],
             By::Watch => return watch(pids),
         };
         let cmd = Cmd::new([HUGELIFT]).args(words).args(ids.clone()).env("HUGELIFT_STORE", store);

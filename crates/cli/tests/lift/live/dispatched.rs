@@ -50,7 +50,7 @@ fn ends(mut running: Running, own: u32) {
 
 /// The command, as it is and on a kernel that shows less.
 fn both(pid: u32) -> [Cmd; 2] {
-    let unseen = Cmd::new([WITH_FAULT_POINTS, "attach", "--backing", "thp"]).arg(pid.to_string());
+    let unseen = Cmd::new([WITH_FAULT_POINTS, "attach", "--whole", "--backing", "thp"]).arg(pid.to_string());
     [command("attach", &[pid]), unseen.env(UNSEEN.0, UNSEEN.1)]
 }
 
@@ -137,7 +137,7 @@ fn the_watcher_of_a_run_leaves_such_a_program_alone() {
     }
     // With huge pages in the page cache nothing would be left to the watcher.
     let copy = Primed::small(&program);
-    let words = ["run", "-v", "--"];
+    let words = ["run", "-v", "--whole", "--"];
     let mut command = Cmd::new([HUGELIFT]).args(words).arg(copy.path()).arg("computing").command(None);
     let mut child = command.stdin(Stdio::piped()).spawn().expect("hugelift");
     // It says so once. On a busy machine the reason may be that no thread has stopped in time.

@@ -95,7 +95,8 @@ fn a_filter_of_one_thread() {
 }
 
 fn with_store(store: &Path, running: &Running, backing: &str) -> Outcome {
-    let cmd = Cmd::new([HUGELIFT, "attach", "--backing", backing]).args([running.pid().to_string()]);
+    let cmd =
+        Cmd::new([HUGELIFT, "attach", "--whole", "--backing", backing]).args([running.pid().to_string()]);
     cmd.env("HUGELIFT_STORE", store).bare()
 }
 

@@ -108,9 +108,9 @@ enum Step {
 impl Step {
     fn command(self, pid: u32) -> Cmd {
         let words: &[&str] = match self {
-            Step::Attach => &["attach", "--backing", "thp"],
+            Step::Attach => &["attach", "--whole", "--backing", "thp"],
             Step::Restore => &["restore"],
-            Step::AttachData => &["attach", "--backing", "thp", "--parts", "data"],
+            Step::AttachData => &["attach", "--whole", "--backing", "thp", "--parts", "data"],
         };
         Cmd::new([WITH_FAULT_POINTS]).args(words).arg(pid.to_string())
     }

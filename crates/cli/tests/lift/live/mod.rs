@@ -121,7 +121,7 @@ fn command(verb: &str, pids: &[u32]) -> Cmd {
 }
 
 fn command_of(hugelift: &str, verb: &str, pids: &[u32]) -> Cmd {
-    let options: &[&str] = if verb == "attach" { &["--backing", "thp"] } else { &[] };
+    let options: &[&str] = if verb == "attach" { &["--whole", "--backing", "thp"] } else { &[] };
     Cmd::new([hugelift, verb]).args(options).args(pids.iter().map(u32::to_string))
 }
 

@@ -22,7 +22,7 @@ const AT_ONCE: u64 = 3;
 fn attach_and_act(pid: u32, dir: &Path, at: u64, act: impl FnOnce() -> bool + Send) -> (bool, Outcome) {
     let path = dir.join(format!("moments-{at}"));
     let listener = UnixListener::bind(&path).expect("bind");
-    let cmd = Cmd::new([WITH_FAULT_POINTS, "attach", "--backing", "thp"]).arg(pid.to_string());
+    let cmd = Cmd::new([WITH_FAULT_POINTS, "attach", "--whole", "--backing", "thp"]).arg(pid.to_string());
     let cmd = cmd.env("HUGELIFT_TEST_MOMENTS", &path);
     let (reached, act) = (AtomicU64::new(0), std::sync::Mutex::new(Some(act)));
     let answer = |mut stream: UnixStream| {

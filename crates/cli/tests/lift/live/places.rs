@@ -46,7 +46,8 @@ fn started(words: &[&str], program: &Path) -> Running {
 
 /// Lifts processes from a store of their own in `store`.
 fn shared(store: &Path, pids: &[u32]) -> Outcome {
-    let cmd = Cmd::new([HUGELIFT, "attach", "--backing", "shared"]).args(pids.iter().map(u32::to_string));
+    let cmd = Cmd::new([HUGELIFT, "attach", "--whole", "--backing", "shared"])
+        .args(pids.iter().map(u32::to_string));
     cmd.env("HUGELIFT_STORE", store).bare()
 }
 
@@ -150,8 +151,10 @@ fn as_an_unprivileged_user() {
     let hugelift = dir.path().join("hugelift");
     crate::common::cache::copy(HUGELIFT, &hugelift);
     let running = started(&NOBODY, &program);
-    let words =
-        |verb: &str, pid: u32| Cmd::new([&hugelift]).args([verb.to_string(), pid.to_string()]).under(NOBODY);
+    let words = |verb: &str, pid: u32| {
+        let whole = (verb == "attach").then_some("--whole");
+        Cmd::new([&hugelift]).arg(verb).args(whole).arg(pid.to_string()).under(NOBODY)
+    };
     let before = files(running.pid());
     if words("attach", running.pid()).bare().stderr.contains("ptrace_scope") {
         skip!("Yama lets users trace their children alone (kernel.yama.ptrace_scope)");
@@ -177,7 +180,8 @@ fn by_name_and_by_control_group() {
     let dir = tempfile::TempDir::new().expect("a temporary directory");
     let program = public(dir.path(), "chosen-by-name");
     let running = started(&["env"], &program);
-    let outcome = Cmd::new([HUGELIFT, "attach", "--backing", "thp", "--name", "chosen-by-*"]).bare();
+    let outcome =
+        Cmd::new([HUGELIFT, "attach", "--whole", "--backing", "thp", "--name", "chosen-by-*"]).bare();
     // A child of the victim has the same name, and may have ended meanwhile.
     assert!(outcome.stdout.contains(&format!("(process {})", running.pid())), "{outcome:?}");
     assert!(assert_lifted(&segments(running.pid(), &program), "thp", "by name") >= 2);
@@ -194,7 +198,7 @@ fn by_name_and_by_control_group() {
     running.report();
 
     for words in [["--name", "no-such-process-*"], ["--cgroup", "/no/such"], ["--unit", "no-such-unit"]] {
-        let outcome = Cmd::new([HUGELIFT, "attach"]).args(words).bare();
+        let outcome = Cmd::new([HUGELIFT, "attach", "--whole"]).args(words).bare();
         assert_eq!(outcome.end, End::Code(125), "{outcome:?}");
         assert!(outcome.stderr.contains(words[1]) && outcome.stderr.lines().count() == 1, "{outcome:?}");
     }

@@ -64,7 +64,8 @@ fn restored_from_the_pool() {
     let running = Running::start(&program, &["quiet"]);
     let (pid, before) = (running.pid(), files(running.pid()));
     for _ in 0..3 {
-        let outcome = Cmd::new([HUGELIFT, "attach", "--backing", "hugetlb"]).arg(pid.to_string()).bare();
+        let outcome =
+            Cmd::new([HUGELIFT, "attach", "--whole", "--backing", "hugetlb"]).arg(pid.to_string()).bare();
         assert_eq!((outcome.end, outcome.stderr.as_str()), (End::Code(0), ""), "{outcome:?}");
         let pieces = segments(pid, &program);
         assert!(assert_lifted(&pieces, "hugetlb", "attach") >= 2, "{pieces:?}");
@@ -136,7 +137,8 @@ fn restore_with_the_elf_header(backing: &str) {
         |files: &[String]| files.iter().any(|line| line.contains(" 0 ") && line.ends_with("/program"));
     assert!(header(&before));
     let attach = || {
-        let outcome = Cmd::new([HUGELIFT, "attach", "--backing", backing]).arg(pid.to_string()).bare();
+        let outcome =
+            Cmd::new([HUGELIFT, "attach", "--whole", "--backing", backing]).arg(pid.to_string()).bare();
         assert_eq!((outcome.end, outcome.stderr.as_str()), (End::Code(0), ""), "{outcome:?}");
         assert!(!header(&files(pid)), "the header is no part of the copy: {outcome:?}");
     };

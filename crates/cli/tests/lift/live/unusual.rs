@@ -164,8 +164,10 @@ fn issue_29_c13_a_root_of_its_own() {
     }
     let place = tempfile::TempDir::new_in("/dev/shm").expect("/dev/shm");
     std::os::unix::fs::chown(place.path(), Some(65534), Some(65534)).expect("chown");
-    let attach =
-        Cmd::new(as_nobody).arg(&hugelift).args(["attach", "--backing", "shared"]).arg(pid.to_string());
+    let attach = Cmd::new(as_nobody)
+        .arg(&hugelift)
+        .args(["attach", "--whole", "--backing", "shared"])
+        .arg(pid.to_string());
     let outcome = attach.env("HUGELIFT_STORE", place.path().join("store")).bare();
     let from_store = has(place.path().to_str().expect("UTF-8"));
     end_group(&mut child);

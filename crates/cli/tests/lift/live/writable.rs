@@ -13,7 +13,8 @@ fn program() -> PathBuf {
 }
 
 fn command(verb: &str, running: &Running) -> Cmd {
-    let options: &[&str] = if verb == "attach" { &["--backing", "thp", "--parts", "text"] } else { &[] };
+    let options: &[&str] =
+        if verb == "attach" { &["--whole", "--backing", "thp", "--parts", "text"] } else { &[] };
     Cmd::new([WITH_FAULT_POINTS, verb]).args(options).arg(running.pid().to_string())
 }
 

@@ -2,6 +2,7 @@
 //! Servers under full load that are lifted and restored meanwhile, all their processes: no client sees an
 //! error. The tests print the longest answer and the longest stop of a thread.
 
+use super::compared::{Batch, compared};
 use super::servers::{MariaDb, Postgres, Redis, started};
 use super::*;
 use crate::common::browser::browser;
@@ -83,7 +84,7 @@ fn under<R: Send>(
         });
         let mut rounds = Rounds::default();
         while !is_over.load(Ordering::Acquire) {
-            rounds.change("attach", &["--backing", backing], &group);
+            rounds.change("attach", &["--whole", "--backing", backing], &group);
             rounds.change("restore", &[], &group);
             rounds.count += 1;
         }
@@ -236,7 +237,7 @@ fn php_with_workers() {
 #[test]
 fn php_fpm_behind_nginx() {
     need_root!();
-    need!("nginx");
+    need!("nginx", "php");
     let Some(fpm) = ["php-fpm", "php-fpm8.2", "php-fpm8.3", "php-fpm8.4"].into_iter().find_map(find) else {
         skip!("needs php-fpm: ci/setup.sh test");
     };
@@ -270,8 +271,8 @@ fn php_fpm_behind_nginx() {
         Load::start(&words, false, &[], &[])
     };
     let (fpm_conf, nginx_conf) = (format!("{at}/fpm.conf"), format!("{at}/nginx.conf"));
-    let fpm = fpm.to_str().expect("UTF-8");
-    let both = start(&[fpm, "-R", "-n", "-y", &fpm_conf])
+    let program = fpm.to_str().expect("UTF-8");
+    let both = start(&[program, "-R", "-n", "-y", &fpm_conf])
         .and_then(|fpm| Ok((fpm, start(&["nginx", "-p", at, "-c", &nginx_conf])?)));
     let (mut fpm, mut nginx) = match both {
         Ok(both) => both,
@@ -283,6 +284,15 @@ fn php_fpm_behind_nginx() {
     under("nginx", &nginx, "thp", 0, || {
         under("php-fpm", &fpm, "thp", 8 << 20, || ask("php-fpm behind nginx", port, "sum 124750"));
     });
+
+    let group = fpm.group.path_of(fpm.child.id()).expect("its group");
+    let script = format!(
+        "while (true) if (file_get_contents('http://127.0.0.1:{port}/index.php') !== 'sum 124750') exit(1);"
+    );
+    let clients = Command::new("php").args(["-n", "-r", &script]).stdin(Stdio::null()).spawn().expect("php");
+    // Its first process and three workers.
+    let batch = Batch { words: &["--cgroup", &group], at_least: 4 };
+    compared("php-fpm", &fpm, &batch, clients, Path::new(program));
 }
 
 #[test]
@@ -356,6 +366,15 @@ fn postgres() {
     // Versions before 15 end instead.
     assert!(failed.is_none_or(|line| line.contains(": 0 ")), "{said}");
     assert!(said.contains("number of transactions actually processed"), "{said}");
+
+    let mut bench = server.tool("pgbench", &dir);
+    bench.args(["-n", "-c", "4", "-T", "600", "-S", "postgres"]).stdout(Stdio::null()).stderr(Stdio::null());
+    let pid = load.child.id().to_string();
+    let clients = bench.spawn().expect("pgbench");
+    std::thread::sleep(Duration::from_millis(300));
+    // Its first process, four backends, and those that write.
+    let batch = Batch { words: &["--pid", &pid, "--children"], at_least: 8 };
+    compared("PostgreSQL", &load, &batch, clients, &server.bin.join("postgres"));
 }
 
 /// A page that computes in all processes that the browser has for it.

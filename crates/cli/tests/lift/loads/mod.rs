@@ -3,6 +3,7 @@
 //! huge pages, and the programs take hardly more memory. The tests print how much.
 
 mod attached;
+mod compared;
 mod interpreters;
 pub mod servers;
 

@@ -176,7 +176,7 @@ impl World {
         let listener = UnixListener::bind(&socket).expect("a socket");
         listener.set_nonblocking(true).expect("a socket");
         let mut command = Command::new(WITH_FAULT_POINTS);
-        command.args(["attach", "--backing", "shared", &pid.to_string()]);
+        command.args(["attach", "--whole", "--backing", "shared", &pid.to_string()]);
         command.env("HUGELIFT_STORE", &self.shelf.path).env("HUGELIFT_TEST_MOMENTS", &socket);
         let null = || Stdio::null();
         let mut root = command.stdin(null()).stdout(null()).stderr(null()).spawn().expect("hugelift starts");

@@ -64,7 +64,8 @@ fn a_path_that_leads_to_a_private_file_is_no_evidence() {
             [thief.as_os_str(), fake.as_os_str(), inode.as_ref(), over.as_os_str(), private.as_os_str()];
         let words: Vec<_> = words.into_iter().chain(["program".as_ref()]).collect();
         let held = Held::start(&Cmd::new(words).under(AS_NOBODY), None, &thief);
-        let attach = shelf.cmd([HUGELIFT, "attach", "--backing", "shared", &held.pid().to_string()]).bare();
+        let attach =
+            shelf.cmd([HUGELIFT, "attach", "--whole", "--backing", "shared", &held.pid().to_string()]).bare();
         let told = held.finish();
         assert_eq!(told.stdout, "ready\ngot 0\n", "{attach:?} {told:?}");
         // And the entry is as it was. What nobody has mapped has one of its own.

@@ -13,7 +13,7 @@ fn pages(from: u64, to: u64) -> Range {
 
 /// A process of which the huge pages from `from` to `to` could be copied.
 fn follow(from: u64, to: u64) -> Follow {
-    Follow::new(PageSize::MB2, Code { left: vec![pages(from, to)], copied: 0 })
+    Follow::new(PageSize::MB2, Code { left: vec![pages(from, to)], ..Code::default() })
 }
 
 fn add(follow: &mut Follow, page: u64, samples: u64) {
@@ -81,6 +81,49 @@ fn what_becomes_hot_is_followed_and_a_stray_sample_is_not() {
     assert!(!decide(&mut steady, SECOND, NO_LIMITS));
 }
 
+/// A page that is used seldom is copied once four samples have come together, though other copies were made meanwhile.
+#[test]
+fn seldom_samples_add_up_until_a_rest() {
+    let mut process = follow(10, 20);
+    process.pace(SECOND, NO_LIMITS);
+    add(&mut process, 12, 100);
+    decide(&mut process, SECOND, NO_LIMITS);
+    copy(&mut process);
+    add(&mut process, 14, 2);
+    add(&mut process, 16, 20);
+    assert!(decide(&mut process, SECOND, NO_LIMITS));
+    assert_eq!(chosen(&process), [(16, 17)]);
+    copy(&mut process);
+    add(&mut process, 14, 2);
+    assert!(decide(&mut process, SECOND, NO_LIMITS));
+    assert_eq!(chosen(&process), [(14, 15)]);
+    // After a rest they are counted anew.
+    let mut rested = follow(10, 20);
+    rested.pace(SECOND, NO_LIMITS);
+    add(&mut rested, 12, 100);
+    decide(&mut rested, SECOND, NO_LIMITS);
+    copy(&mut rested);
+    add(&mut rested, 14, 2);
+    rested.add_outside(WINDOW);
+    decide(&mut rested, SECOND, NO_LIMITS);
+    rested.pace(2 * SECOND, NO_LIMITS);
+    add(&mut rested, 14, 2);
+    assert!(!decide(&mut rested, 2 * SECOND, NO_LIMITS));
+}
+
+/// Many samples of before do not hide what it does now.
+#[test]
+fn a_second_phase_is_followed_beside_many_samples_of_the_first() {
+    let mut process = follow(10, 20);
+    process.pace(SECOND, NO_LIMITS);
+    add(&mut process, 12, 10_000);
+    decide(&mut process, SECOND, NO_LIMITS);
+    copy(&mut process);
+    add(&mut process, 17, NEW);
+    assert!(decide(&mut process, SECOND, NO_LIMITS));
+    assert_eq!(chosen(&process), [(17, 18)]);
+}
+
 #[test]
 fn a_window_without_news_ends_and_another_one_begins() {
     let mut process = follow(10, 20);
@@ -140,9 +183,9 @@ fn what_a_partial_copy_leaves_stays_chosen() {
     add(&mut process, 12, 50);
     add(&mut process, 15, 50);
     decide(&mut process, SECOND, NO_LIMITS);
-    process.found(Code { left: vec![pages(10, 12), pages(13, 20)], copied: MB2 });
+    process.found(Code { left: vec![pages(10, 12), pages(13, 20)], copied: MB2, ..Code::default() });
     assert_eq!(chosen(&process), [(12, 13), (15, 16)]);
-    process.found(Code { left: vec![pages(10, 12)], copied: 2 * MB2 });
+    process.found(Code { left: vec![pages(10, 12)], copied: 2 * MB2, ..Code::default() });
     assert_eq!(chosen(&process), []);
     // Nothing is left to copy.
     process.found(Code::default());
@@ -158,7 +201,8 @@ proptest! {
         most in 0u64..8,
     ) {
         let limits = Limits { budget: most * MB2, least: Duration::ZERO };
-        let mut process = Follow::new(PageSize::MB2, Code { left: vec![pages(10, 14), pages(16, 20)], copied: 0 });
+        let left = vec![pages(10, 14), pages(16, 20)];
+        let mut process = Follow::new(PageSize::MB2, Code { left, ..Code::default() });
         let mut cpu = Duration::ZERO;
         for (samples, outside, millis, copies) in batches {
             cpu += Duration::from_millis(millis);

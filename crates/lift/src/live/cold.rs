@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Gives back copies that are no longer in use, while memory is short.
+//!
+//! What this takes is put on the account of the process, as a lift is. But it does not wait until the account affords it:
+//! other programs wait for memory meanwhile. It happens once in a rest of a process at most.
+
+use super::apart::{Attempt, Done};
+use super::event::Event;
+use super::{LiveLift, other_user};
+use crate::attach::{Chosen, GivenBack, give_back};
+use hugelift_core::addr::Range;
+use hugelift_linux::proc::clock::own_cpu_time;
+use hugelift_linux::proc::procfs::Process;
+use std::time::Duration;
+
+impl LiveLift {
+    /// Gives back what is cold of all processes, until `stops` says so.
+    pub(super) fn give_back(&mut self, stops: &dyn Fn() -> bool) {
+        let cold = self.wanted.hot.as_ref().map(|hot| hot.cold()).unwrap_or_default();
+        for (pid, ranges, why) in cold {
+            if stops() || !self.is_heard {
+                return;
+            }
+            let Some(start) = self.processes.start_of(pid) else { continue };
+            self.give_back_of(pid, start, &ranges, &why);
+        }
+    }
+
+    fn give_back_of(&mut self, pid: u32, start: u64, cold: &[Range], why: &str) {
+        let before = own_cpu_time();
+        let done = match other_user(pid) {
+            None => self.try_give_back(pid, start, cold, why),
+            Some(user) => {
+                let mut apart = std::mem::take(&mut self.apart);
+                let done = apart.run(user, || {
+                    let done = self.try_give_back(pid, start, cold, why);
+                    Done { cpu: own_cpu_time(), ..done }
+                });
+                self.apart = apart;
+                done
+            }
+        };
+        let spent = own_cpu_time().saturating_sub(before) + done.cpu;
+        self.lifting += spent;
+        self.processes.spend(pid, spent);
+        self.is_heard &= done.is_heard;
+        tracing::debug!(pid, ?done, ?spent, "gave back what is cold");
+        // A process that could not be changed keeps its copies until its next rest is over.
+        let given = match done.result {
+            Ok(attempt) => attempt.given,
+            Err(why) => {
+                let is_there = Process::new(pid).stat().is_ok_and(|stat| !stat.has_ended());
+                if is_there {
+                    let line = format!("process {pid}: copies that are no longer in use stay: {why}");
+                    self.say(Event::Detail(&line));
+                }
+                Vec::new()
+            }
+        };
+        self.processes.given_back(pid, given.iter().map(|range| range.len()).sum());
+        if let Some(hot) = &mut self.wanted.hot {
+            hot.given_back(pid, &given);
+        }
+    }
+
+    /// Gives back copies of a process, and says what was done.
+    fn try_give_back(&mut self, pid: u32, start: u64, cold: &[Range], why: &str) -> Done {
+        let chosen = Chosen { pid, start: Some(start) };
+        let result = give_back(chosen, self.wanted.seccomp, cold, why).map(|GivenBack { change, ranges }| {
+            if let Some(change) = &change {
+                self.say(Event::GivenBack { pid, change });
+            }
+            Attempt { given: ranges, ..Attempt::default() }
+        });
+        Done { result, cpu: Duration::ZERO, is_heard: self.is_heard }
+    }
+}
