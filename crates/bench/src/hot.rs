@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Measures what `hugelift attach --hot` and `hugelift run --hot` copy of programs that work, beside lifts of the whole, and
+//! Measures what `hugelift attach` and `hugelift run` copy of programs that work, beside lifts of the whole, and
 //! how many of the samples that follow fall on the copies.
 
 use crate::late::{CASES, Make, huge, start};
@@ -18,12 +18,14 @@ use serde_json::Value;
 use std::ffi::OsString;
 use std::process::Command;
 use std::time::{Duration, Instant};
-use tempfile::TempDir;
 
 /// How long a program works before it is lifted: until it has opened its objects.
 const READY: Duration = Duration::from_secs(2);
 /// How long each program is sampled, for the lift and for the check of it.
 const SAMPLED: &str = "4";
+
+/// Copies of the code in use on transparent huge pages: a backing alone is one for all code, at the start.
+const HOT: [&str; 2] = ["--budget", "1T"];
 
 /// The CPU time after which a program that is watched is examined: the cost of its whole code is worth it by then.
 const WATCHED: Duration = Duration::from_secs(20);
@@ -59,13 +61,13 @@ pub fn run(options: &Options) -> Result<()> {
          them,"
     );
     println!(
-        "and the share of the samples from then on that fall on huge pages: of the whole, and with --hot"
+        "and the share of the samples from then on that fall on huge pages: with --whole, and without it"
     );
     println!("  program              MB  after     share      MB  after     share");
     for (needs, make) in options.chosen(&CASES)? {
-        let dir = TempDir::new_in(hugelift()?.parent().context("hugelift's folder")?)?;
+        let dir = tempfile::tempdir()?;
         let argv = make(dir.path())?;
-        println!("  {needs:<18} {}    {}", watched(&argv, &[])?, watched(&argv, &["--hot"])?);
+        println!("  {needs:<18} {}    {}", watched(&argv, &["--whole"])?, watched(&argv, &HOT)?);
     }
     Ok(())
 }
@@ -92,7 +94,7 @@ fn watched(argv: &[OsString], options: &[&str]) -> Result<String> {
 }
 
 fn row(name: &str, make: Make) -> Result<()> {
-    let dir = TempDir::new_in(hugelift()?.parent().context("hugelift's folder")?)?;
+    let dir = tempfile::tempdir()?;
     let program = Program::new(make(dir.path())?);
     let start = || {
         let child = Child::start(&mut program.command()?)?;
@@ -105,7 +107,7 @@ fn row(name: &str, make: Make) -> Result<()> {
         let lifted = attach(&child, options)?;
         Ok::<String, anyhow::Error>(format!("{:>4} {:>6.2} {}", lifted.huge, lifted.cpu, share(&child)?))
     };
-    println!("  {name:<18} {}    {}", side(&[])?, side(&["--hot", SAMPLED])?);
+    println!("  {name:<18} {}    {}", side(&["--whole"])?, side(&["--sample", SAMPLED])?);
     Ok(())
 }
 

@@ -2,6 +2,7 @@
 //! Shows how soon the code of programs that run long is huge: under `hugelift run`, which copies while they run, beside
 //! `run --eager`, which copies at their start. Each program computes without end and is killed.
 
+use crate::databases::{mariadb, postgres};
 use crate::options::Options;
 use crate::programs::{find_clang, hugelift};
 use anyhow::{Context as _, Result, ensure};
@@ -31,7 +32,7 @@ const FUNCTIONS: usize = 60_000;
 pub type Make = fn(&Path) -> Result<Vec<OsString>>;
 
 /// The programs that are measured, each with the command that it needs.
-pub const CASES: [(&str, Make); 9] = [
+pub const CASES: [(&str, Make); 11] = [
     ("node", |_| Ok(words(&["node", "-e", NODE]))),
     ("clang++", clang),
     ("rustc", rustc),
@@ -41,6 +42,8 @@ pub const CASES: [(&str, Make); 9] = [
     ("/usr/bin/python3", |_| Ok(words(&["/usr/bin/python3", "-c", NUMPY]))),
     ("gdb", |_| Ok(words(&["gdb", "-nx", "-batch", "-ex", GDB]))),
     ("cmake", cmake),
+    ("mariadbd", mariadb),
+    ("postgres", postgres),
 ];
 
 const NODE: &str = "for (let i = 0; ; i++) JSON.parse(JSON.stringify({ i }))";
@@ -61,7 +64,8 @@ pub fn run(options: &Options) -> Result<()> {
     println!("\ncode and constants of programs that run long, in MB on huge pages by smaps");
     println!("  program              all  --eager  run, after s of CPU time  with the copies in the store");
     for (needs, make) in options.chosen(&CASES)? {
-        let dir = TempDir::new_in(hugelift()?.parent().context("hugelift's folder")?)?;
+        // In a folder that other users reach: PostgreSQL runs as one.
+        let dir = tempfile::tempdir()?;
         row(needs, &make(dir.path())?)?;
     }
     Ok(())
@@ -96,7 +100,7 @@ fn attached(argv: &[OsString]) -> Result<u64> {
     let child = Child::start(&mut Program::new(argv.iter().cloned()).command()?)?;
     settle(&child, argv)?;
     let mut attach = Command::new(hugelift()?);
-    attach.args(["attach", "--backing", "thp"]).arg(child.pid().to_string());
+    attach.args(["attach", "--whole", "--backing", "thp"]).arg(child.pid().to_string());
     let out = attach.output().context("hugelift attach")?;
     ensure!(out.status.success(), "hugelift attach: {}", String::from_utf8_lossy(&out.stderr));
     Ok(huge(child.pid()))
@@ -117,7 +121,7 @@ fn settle(child: &Child, argv: &[OsString]) -> Result<()> {
 
 /// Waits until as much is huge in a program that is lifted while it runs.
 fn late(argv: &[OsString], store: &Path, expected: u64) -> Result<Late> {
-    let child = start(argv, &[], store)?;
+    let child = start(argv, &["--whole"], store)?;
     let began = Instant::now();
     loop {
         interrupt::check()?;

@@ -8,7 +8,9 @@ mod anon;
 mod backings;
 mod children;
 mod copy;
+mod databases;
 mod demo;
+mod equal;
 mod hot;
 mod jumps;
 mod late;
@@ -43,10 +45,11 @@ usage: hugelift-bench COMMAND [--rounds N] [--megabytes N] [--only PROGRAM]
   jumps     CPU time of the program with 64 MB of code: each backing, dynamic and static
   parts     a large .bss, and the hashes of perl and mawk, with all parts lifted
   anon      hashes of perl, php, Python, Go and the JVM on huge pages: by attach, by the allocator, for all programs
-  hot       what attach --hot copies of programs that work, and the share of their samples on the copies
+  hot       what attach and run copy of programs that work, and the share of their samples on the copies
   late      how soon programs that run long are huge under hugelift run, beside run --eager
   sampling  what inspect --heat costs the program that it samples
   advise    what advise says of 38 programs, beside what huge pages for their code bring
+  equal     how often a comparison of a process that runs calls a difference where nothing changes
   stops     for how long attach and restore stop a thread, on a quiet machine and on a busy one
   primed    clang++ with its libraries in small pages of the page cache, and primed
   peers     entering and exiting of the epoch crate, against ConcurrencyKit and userspace RCU
@@ -116,6 +119,7 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<ExitCode> {
         "late" => &[late::run],
         "sampling" => &[sampling::run],
         "advise" => &[advise::run],
+        "equal" => &[equal::run],
         "stops" => &[stops::run],
         "primed" => &[primed::run],
         "peers" => &[peers::run],
@@ -133,6 +137,7 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<ExitCode> {
             late::run,
             hot::run,
             sampling::run,
+            equal::run,
             stops::run,
             primed::run,
             peers::run,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What is asked for.
 
+use crate::databases::find_postgres;
 use crate::programs::find_clang;
 use anyhow::{Result, ensure};
 use std::process::Command;
@@ -32,9 +33,10 @@ impl Options {
             self.only.as_deref().unwrap_or_default(),
             names()
         );
-        // Debian installs clang++ with a version in its name.
+        // Debian installs clang++ with a version in its name, and PostgreSQL in a folder of its version.
         let is_here = |needs: &str| match needs {
             "clang++" => find_clang().is_some(),
+            "postgres" => find_postgres().is_some(),
             _ => Command::new(needs).arg("--help").output().is_ok(),
         };
         let (here, missing): (Vec<_>, Vec<_>) = all.into_iter().partition(|(needs, _)| is_here(needs));

@@ -90,7 +90,7 @@ fn changes(child: &Child, store: &Path, rounds: usize) -> Result<(Vec<Change>, V
 }
 
 fn both(child: &Child, store: &Path) -> Result<(Change, Change)> {
-    let attach = change("attach", &["--backing", "shared"], child, store)?;
+    let attach = change("attach", &["--whole", "--backing", "shared"], child, store)?;
     Ok((attach, change("restore", &[], child, store)?))
 }
 
