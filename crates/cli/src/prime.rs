@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `hugelift prime`: puts the page cache of programs and their shared objects on huge pages, for
+//! `hugelift prime`: puts the page cache of programs, their shared objects and data files on huge pages, for
 //! every process of the machine.
 
 mod planned;
@@ -13,9 +13,13 @@ use clap::Args;
 use hugelift_core::addr::PageSize;
 use hugelift_core::prime::{FileReport, PrimeReport, Replaced, text};
 use hugelift_core::printable::Escape;
+use hugelift_core::quantity;
 use hugelift_linux::elf::elf_file::ElfFile;
 use hugelift_linux::io::console::{self, say};
-use hugelift_pages::pagecache::prime::{blocked, check, huge_page, prime as prime_file};
+use hugelift_linux::machine::memory_left_here;
+use hugelift_pages::pagecache::prime::{
+    blocked, blocked_data, check, check_data, huge_page, prime as prime_file, prime_data,
+};
 use hugelift_relink::replace::{Left, ReplaceError, Replaced as Copied, clean, replace, restore};
 use hugelift_relink::separate::Options;
 use std::ffi::OsString;
@@ -25,7 +29,7 @@ use wanted::{Item, Wanted, find};
 /// Exit status where some of the files are not all huge.
 const NOT_ALL: i32 = 1;
 
-/// Put the page cache of programs and shared objects on huge pages
+/// Put the page cache of programs, shared objects and data files on huge pages
 ///
 /// The kernel then maps them huge in every process, without a copy and without hugelift, until the
 /// pages are evicted or the file is replaced. Exit status: 0 if everything that can be huge is
@@ -38,9 +42,21 @@ pub struct PrimeArgs {
     #[arg(long)]
     with_libs: bool,
 
-    /// Also all objects that this process has mapped (repeatable)
+    /// Also all files that this process has mapped (repeatable)
     #[arg(long, value_name = "PID", value_parser = process_id::parse)]
     pid: Vec<u32>,
+
+    /// Also the files in folders and below them, of at least one huge page
+    ///
+    /// Symbolic links are not followed, and other file systems are not entered.
+    #[arg(short, long, conflicts_with_all = ["replace", "restore", "clean"])]
+    recursive: bool,
+
+    /// Read at most so much of all data files into memory [default: half of what is left]
+    ///
+    /// Code is read as far as memory is left for it.
+    #[arg(long, value_name = "SIZE", value_parser = quantity::bytes, conflicts_with_all = ["restore", "clean"])]
+    budget: Option<u64>,
 
     /// Change nothing; show what is huge and what is not
     #[arg(long)]
@@ -113,21 +129,29 @@ pub fn run(args: &PrimeArgs) -> Result<Exit, Failure> {
     if args.clean {
         return Ok(clean_all(&args.targets));
     }
-    let mut wanted = Wanted::default();
+    let page = huge_page();
+    let bytes = page.as_ref().unwrap_or(&PageSize::MB2).bytes();
+    let mut wanted = Wanted::new(args.replace);
     for target in &args.targets {
-        wanted.add_target(target, args.with_libs);
+        match Path::new(target) {
+            folder if args.recursive && folder.is_dir() => wanted.add_folder(folder, bytes),
+            _ => wanted.add_target(target, args.with_libs),
+        }
     }
     for pid in &args.pid {
         if let Err(error) = wanted.add_process(*pid) {
             wanted.fail(Path::new(&format!("process {pid}")), error.to_string());
         }
     }
-    let page = huge_page();
     if args.dry_run {
         return plan(wanted, page.map_err(|obstacle| obstacle.to_string())?, args.json);
     }
-    let treat = |item: Item| match (item, &page) {
+    let mut budget = args.budget.unwrap_or_else(|| memory_left_here() / 2);
+    let mut treat = |item: Item| match (item, &page) {
         (Item::Unreadable(report), _) => report,
+        (Item::Data(file), Err(obstacle)) => blocked_data(&file, obstacle),
+        (Item::Data(file), Ok(page)) if args.check => check_data(&file, *page),
+        (Item::Data(file), Ok(page)) => prime_data(&file, *page, &mut budget),
         (Item::Object(file, _), Err(obstacle)) => blocked(&file, obstacle),
         (Item::Object(file, _), Ok(page)) if args.check => check(&file, *page),
         (Item::Object(file, foreign), Ok(page)) => {
@@ -140,7 +164,7 @@ pub fn run(args: &PrimeArgs) -> Result<Exit, Failure> {
         }
     };
     let failed = wanted.failed;
-    let files: Vec<FileReport> = wanted.items.into_iter().map(treat).collect();
+    let files: Vec<FileReport> = wanted.items.into_iter().map(&mut treat).collect();
     let report = PrimeReport::new(page.ok(), files);
     if report.files.iter().any(|f| f.replaced.is_some()) {
         say("a package manager that checks its files (debsums, rpm -V) will report the replaced ones, and \

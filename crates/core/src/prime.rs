@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Priming: which pages of an ELF file can be huge in the page cache, which are, and what prevents the
+//! Priming: which pages of an ELF file or of a data file can be huge in the page cache, which are, and what prevents the
 //! others.
 //!
 //! The kernel maps a huge page of the page cache by one page table entry where address and file offset
@@ -16,6 +16,6 @@ mod candidate;
 mod obstacle;
 mod report;
 
-pub use candidate::{Candidate, candidates};
+pub use candidate::{Candidate, candidates, stretches};
 pub use obstacle::{Holder, Obstacle};
 pub use report::{Blocked, FileReport, PrimeReport, Replaced, SegmentReport, VERSION, text};

@@ -70,7 +70,7 @@ fn found(file: &ElfFile) -> Result<(Entry, Original), ReplaceError> {
 
 /// Checks that no process has the file open for writing.
 fn idle(file: &ElfFile, original: &Original) -> Result<(), ReplaceError> {
-    match written(file) {
+    match written(file.file()) {
         Some(by) => Err(ReplaceError::Written(original.path.clone().into(), by)),
         None => Ok(()),
     }

@@ -239,6 +239,10 @@ pub const ALL: &[Ending] = &[
                 what: "make it and its libraries huge",
             },
             Example {
+                line: "sudo hugelift prime --recursive --budget 8G /var/lib/geoip",
+                what: "make the large files in a folder huge, and read at most so much of them",
+            },
+            Example {
                 line: "sudo hugelift prime --restore mariadbd",
                 what: "put back what --replace has replaced",
             },

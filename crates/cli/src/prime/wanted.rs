@@ -15,8 +15,10 @@ use hugelift_linux::io::entry::is_trusted;
 use hugelift_linux::lookup::{ExecError, resolve};
 use hugelift_linux::proc::mapped::MappedFiles;
 use hugelift_linux::proc::procfs::{ProcError, Process};
+use hugelift_pages::pagecache::prime::DataFile;
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsStr;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -25,6 +27,8 @@ use std::path::{Path, PathBuf};
 pub(super) enum Item {
     /// The file, and the reason if it must not be replaced.
     Object(ElfFile, Option<String>),
+    /// A file that is not ELF.
+    Data(DataFile),
     Unreadable(FileReport),
 }
 
@@ -35,9 +39,16 @@ pub(super) struct Wanted {
     known: HashSet<FileId>,
     /// A file or process that the user named cannot be read.
     pub failed: bool,
+    /// Data files are refused: they are to be replaced, which is for code.
+    code_alone: bool,
 }
 
 impl Wanted {
+    /// Wants nothing yet, and code alone if it is `code_alone`.
+    pub fn new(code_alone: bool) -> Wanted {
+        Wanted { code_alone, ..Wanted::default() }
+    }
+
     /// Adds a file that the user has named.
     fn add(&mut self, file: ElfFile) {
         if self.known.insert(file.id) {
@@ -53,6 +64,12 @@ impl Wanted {
         }
     }
 
+    fn add_data(&mut self, file: DataFile) {
+        if self.known.insert(file.id) {
+            self.items.push(Item::Data(file));
+        }
+    }
+
     fn unreadable(&mut self, path: &Path, error: String) {
         self.items.push(Item::Unreadable(FileReport::failed(path.into(), error)));
     }
@@ -63,12 +80,23 @@ impl Wanted {
         self.unreadable(path, error);
     }
 
+    /// Adds a file or program, with all that it loads if it is `with_libs`.
     pub fn add_target(&mut self, target: &OsStr, with_libs: bool) {
-        let opened = find(target).map_err(|e| e.to_string()).and_then(|path| {
-            executable(&path).and_then(|path| ElfFile::open(&path)).map_err(|e| e.to_string())
-        });
-        match opened {
-            Err(error) => self.fail(Path::new(target), error),
+        let path = match find(target) {
+            Ok(path) => path,
+            Err(error) => return self.fail(Path::new(target), error.to_string()),
+        };
+        match executable(&path).and_then(|path| ElfFile::open(&path)) {
+            // A data file, whatever it begins with.
+            Err(FileError::Elf { source: ElfError::NotElf(_), .. }) if !self.code_alone => {
+                match DataFile::open(&path) {
+                    Ok(file) => self.add_data(file),
+                    Err(error) => {
+                        self.fail(Path::new(target), format!("cannot read {}: {error}", path.escaped()))
+                    }
+                }
+            }
+            Err(error) => self.fail(Path::new(target), error.to_string()),
             Ok(file) if with_libs => {
                 let (path, owner) = (file.path.clone(), owner(&file));
                 let mut files = needed(file);
@@ -90,6 +118,40 @@ impl Wanted {
         }
     }
 
+    /// Adds the files in a folder that have at least one huge page, in the order of their names, then those in the folders
+    /// below it. Symbolic links are not followed, and no other file system is entered.
+    pub fn add_folder(&mut self, folder: &Path, page: u64) {
+        let device = match std::fs::metadata(folder) {
+            Ok(meta) => meta.dev(),
+            Err(error) => return self.fail(folder, format!("cannot read {}: {error}", folder.escaped())),
+        };
+        let mut folders = vec![folder.to_path_buf()];
+        while let Some(folder) = folders.pop() {
+            let listed = std::fs::read_dir(&folder).and_then(Iterator::collect::<io::Result<Vec<_>>>);
+            let mut entries = match listed {
+                Ok(entries) => entries,
+                Err(error) => {
+                    self.fail(&folder, format!("cannot read {}: {error}", folder.escaped()));
+                    continue;
+                }
+            };
+            entries.sort_by_key(std::fs::DirEntry::file_name);
+            let mut below = Vec::new();
+            // It may be removed meanwhile.
+            for (path, meta) in
+                entries.iter().filter_map(|entry| Some((entry.path(), entry.metadata().ok()?)))
+            {
+                if meta.is_dir() && meta.dev() == device {
+                    below.push(path);
+                } else if meta.is_file() && meta.len() >= page {
+                    self.add_target(path.as_os_str(), false);
+                }
+            }
+            folders.extend(below.into_iter().rev());
+        }
+    }
+
+    /// Adds the files that a process has mapped.
     pub fn add_process(&mut self, pid: u32) -> Result<(), ProcError> {
         let process = Process::new(pid).with_memory();
         let user = process.status()?.uid;
@@ -117,8 +179,11 @@ impl Wanted {
             }
             match open_in(&mapped, &mapping) {
                 Ok(file) => self.add_named_by(file, user),
-                // A mapped file need not be an ELF object.
-                Err(FileError::Elf { source: ElfError::NotElf(_), .. } | FileError::NotRegular { .. }) => {}
+                Err(FileError::Elf { source: ElfError::NotElf(_), .. }) if self.code_alone => {}
+                Err(FileError::Elf { source: ElfError::NotElf(_), .. }) => {
+                    data_in(&mapped, &mapping).into_iter().for_each(|file| self.add_data(file));
+                }
+                Err(FileError::NotRegular { .. }) => {}
                 Err(error) if code => self.unreadable(&path, error.to_string()),
                 Err(_) => {}
             }
@@ -154,6 +219,12 @@ fn open_in(files: &MappedFiles, mapping: &Mapping) -> Result<ElfFile, FileError>
     let mut file = ElfFile::of_open(&file)?;
     file.path.clone_from(&mapping.path);
     Ok(file)
+}
+
+/// Does the same with a file that is not ELF.
+fn data_in(files: &MappedFiles, mapping: &Mapping) -> io::Result<DataFile> {
+    let file = files.find(mapping).and_then(|found| found.open())?;
+    DataFile::of_open(&file, &mapping.path)
 }
 
 /// Returns the path of a target. A name without a slash is looked up on PATH, then in the current

@@ -181,7 +181,7 @@ fn issue_31_6_each_process_is_left_as_it_was_found() {
     need_root!();
     let server = Server::new(&["2"]);
     let one = server.all()[1];
-    let attached = Cmd::new([HUGELIFT, "attach", "--backing", "thp", &one.to_string()]).bare();
+    let attached = Cmd::new([HUGELIFT, "attach", "--whole", "--backing", "thp", &one.to_string()]).bare();
     assert_eq!(attached.end, End::Code(0), "{attached:?}");
     let each = || server.all().into_iter().map(|pid| server.huge(pid) >= FAT).collect::<Vec<_>>();
     assert_eq!(each(), [false, true, false]);

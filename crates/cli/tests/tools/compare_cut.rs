@@ -81,7 +81,7 @@ fn huge(pid: u32, program: &Path) -> u64 {
 }
 
 fn attached(pid: u32, backing: &str) {
-    let outcome = Cmd::new([HUGELIFT, "attach", "--backing", backing, &pid.to_string()]).bare();
+    let outcome = Cmd::new([HUGELIFT, "attach", "--whole", "--backing", backing, &pid.to_string()]).bare();
     assert_eq!(outcome.end, End::Code(0), "{outcome:?}");
 }
 

@@ -146,7 +146,7 @@ fn a_lifted_process_is_left_lifted_unless_bare_is_asked_for() {
     let (program, held) = busy();
     let before = files(held.pid());
     let pid = held.pid().to_string();
-    let attached = Cmd::new([HUGELIFT, "attach", "--backing", "thp", &pid]).bare();
+    let attached = Cmd::new([HUGELIFT, "attach", "--whole", "--backing", "thp", &pid]).bare();
     assert_eq!(attached.end, End::Code(0), "{attached:?}");
     let lifted = huge(held.pid(), &program);
     assert!(lifted >= 8 << 20, "{lifted}");

@@ -124,7 +124,8 @@ fn issue_31_8_the_same_copy_is_huge_and_small_in_turn() {
 fn issue_31_8_a_copy_that_was_written_to_keeps_its_bytes() {
     need_root!();
     let world = World::new();
-    let attached = world.cmd(&["attach", "--backing", "shared", "--object", "PROGRAM", "PID"]).bare();
+    let attached =
+        world.cmd(&["attach", "--whole", "--backing", "shared", "--object", "PROGRAM", "PID"]).bare();
     assert_eq!(attached.end, End::Code(0), "{attached:?}");
     let lifted = world.huge();
     let program = world.program.canonicalize().expect("it is there");
@@ -235,7 +236,7 @@ fn issue_31_8_what_has_no_copy_of_the_store_is_refused() {
         outcome.end == End::Code(125) && outcome.stderr.contains("--same-copy: the copy is one of the store"),
         "{outcome:?}"
     );
-    let attached = world.cmd(&["attach", "--backing", "thp", "--object", "PROGRAM", "PID"]).bare();
+    let attached = world.cmd(&["attach", "--whole", "--backing", "thp", "--object", "PROGRAM", "PID"]).bare();
     assert_eq!(attached.end, End::Code(0), "{attached:?}");
     let lifted = world.huge();
     let outcome = world.compare(&["--pairs", "6"]);

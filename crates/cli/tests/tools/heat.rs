@@ -133,9 +133,10 @@ fn check_64(pages: &Pages, heat: &Value) {
     let first = &list(heat, "objects")[0];
     assert_eq!(first["path"], program().to_str().expect("UTF-8"));
     assert!(number(first, "samples") * 100 >= number(heat, "samples") * 80, "{heat}");
-    // Their caller is on a page of its own.
+    // Their caller is on a page of its own, and so is the stub by which it calls libc: the stub has one sample in about
+    // 60,000.
     let seen = number(&first["pages"], "seen");
-    assert!((62..=65).contains(&seen), "{first}");
+    assert!((62..=66).contains(&seen), "{first}");
     assert!((62..=75).contains(&number(&first["pages"], "estimate")), "{first}");
     assert!(number(&first["pages"], "high") >= 64, "{first}");
     assert!(number(first, "huge_pages") >= 2, "{first}");
@@ -173,7 +174,7 @@ fn issue_31_lifted_code_is_the_objects() {
     need_root!();
     let pages = Pages::start(&["64"]);
     for backing in ["thp", "shared"] {
-        let lifted = Cmd::new([HUGELIFT, "attach", "--backing", backing, &pages.pid()]).bare();
+        let lifted = Cmd::new([HUGELIFT, "attach", "--whole", "--backing", backing, &pages.pid()]).bare();
         assert_eq!(lifted.end, End::Code(0), "{lifted:?}");
         let heat = pages.heat();
         check_64(&pages, &heat);

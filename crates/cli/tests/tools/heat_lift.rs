@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of `hugelift attach --hot`: only the code in use is copied.
+//! Tests of `hugelift attach`: only the code in use is copied.
 
 use crate::common::huge::smaps;
 use crate::common::run::PATIENCE;
@@ -9,6 +9,7 @@ use crate::need_root;
 use hugelift_core::addr::{Addr, Range};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::Value;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -39,12 +40,12 @@ fn huge_pages(pages: &Pages) -> Vec<i64> {
 
 /// Attaches until the samples suffice: the tests may have little of the machine.
 fn attach_hot(pages: &Pages, more: &[&str]) -> Outcome {
-    let mut outcome = attach(&[more, &["--hot", "1", &pages.pid()]].concat());
+    let mut outcome = attach(&[more, &["--sample", "1", &pages.pid()]].concat());
     for _ in 0..5 {
         if !outcome.stderr.contains("none of them in code of its files") {
             break;
         }
-        outcome = attach(&[more, &["--hot", "4", &pages.pid()]].concat());
+        outcome = attach(&[more, &["--sample", "4", &pages.pid()]].concat());
     }
     assert_eq!((outcome.end, &*outcome.stderr), (End::Code(0), ""), "{outcome:?}");
     outcome
@@ -63,7 +64,7 @@ fn issue_31_4_only_the_code_in_use_is_copied() {
     // A second time there is nothing to do, and all of it can still be lifted.
     attach_hot(&pages, &[]);
     assert_eq!(huge_pages(&pages), [0]);
-    let whole = attach(&[&pages.pid()]);
+    let whole = attach(&["--whole", &pages.pid()]);
     assert_eq!((whole.end, huge_pages(&pages)), (End::Code(0), (-2..5).collect()), "{whole:?}");
     let restored = Cmd::new([HUGELIFT, "restore", &pages.pid()]).bare();
     assert_eq!((restored.end, huge_pages(&pages)), (End::Code(0), vec![]), "{restored:?}");
@@ -75,10 +76,19 @@ fn issue_31_4_a_budget_is_kept() {
     need_root!();
     let pages = Pages::of(&wide(), &["1000"]);
     let none = attach_hot(&pages, &["--budget", "1M"]);
-    assert!(none.stdout.contains("; the budget allows 0 B\n") && huge_pages(&pages).is_empty(), "{none:?}");
+    assert!(
+        none.stdout.contains("; the budget allows 0 B more\n") && huge_pages(&pages).is_empty(),
+        "{none:?}"
+    );
     let one = attach_hot(&pages, &["--budget", "2M"]);
-    assert!(one.stdout.contains("; the budget allows 2 MB\n"), "{one:?}");
+    assert!(one.stdout.contains("; the budget allows 2 MB more\n"), "{one:?}");
     assert_eq!(huge_pages(&pages).len(), 1, "{one:?}");
+    // It is the sum of all copies, whenever they were made.
+    let again = attach_hot(&pages, &["--budget", "2M"]);
+    assert!(
+        again.stdout.contains("; the budget allows 0 B more\n") && huge_pages(&pages).len() == 1,
+        "{again:?}"
+    );
     let both = attach_hot(&pages, &[]);
     assert_eq!(huge_pages(&pages), [0, 1], "{both:?}");
 }
@@ -87,21 +97,72 @@ fn issue_31_4_a_budget_is_kept() {
 fn issue_31_4_what_sleeps_or_ends_stays_as_it_is() {
     need_root!();
     let asleep = Pages::of(&wide(), &["0"]);
-    let refused = attach(&["--hot", "300ms", &asleep.pid()]);
+    let left = attach(&["--sample", "300ms", &asleep.pid()]);
     let want = format!(
-        "(process {}): 0 samples in 0.3 s, none of them in code of its files; it is as before ('hugelift attach {0}' \
-         lifts all of it)\n",
+        "(process {}): 0 samples in 0.3 s, none of them in code of its files: no code is copied ('hugelift attach \
+         --whole {0}' copies all)\n",
         asleep.pid()
     );
-    assert!(refused.end == End::Code(125) && refused.stderr.ends_with(&want), "{refused:?}");
+    assert!(left.end == End::Code(0) && left.stderr.ends_with(&want), "{left:?}");
     assert!(huge_pages(&asleep).is_empty());
 
     let short = Pages::of(&wide(), &["64", "1"]);
-    let ended = attach(&["--hot", "1m", &short.pid()]);
+    let ended = attach(&["--sample", "1m", &short.pid()]);
     assert!(
         ended.end == End::Code(125) && ended.stderr.ends_with(": it ended while it was sampled\n"),
         "{ended:?}"
     );
+}
+
+/// Several processes are sampled at the same time, and of each its own code in use is copied.
+#[test]
+fn issue_31_4_several_processes_are_sampled_together() {
+    need_root!();
+    let (one, two, asleep) = ["64", "1000", "0"].map(|functions| Pages::of(&wide(), &[functions])).into();
+    let pids = [&one, &two, &asleep].map(Pages::pid);
+    let words = [&["--sample", "4", "--json"], &pids.each_ref().map(String::as_str)[..]].concat();
+    let lifted = attach(&words);
+    let shown: Value = serde_json::from_str(&lifted.stdout).expect("JSON");
+    let took = |row: usize| {
+        let line = shown["processes"][row]["lines"][0].as_str().expect("a line");
+        assert!(line.contains(" samples in 4."), "{line}");
+    };
+    took(0);
+    took(1);
+    assert_eq!((huge_pages(&one), huge_pages(&two)), (vec![0], vec![0, 1]), "{lifted:?}");
+    assert!(huge_pages(&asleep).is_empty(), "{lifted:?}");
+    let said = format!("(process {}): 0 samples in 4.", asleep.pid());
+    assert!(lifted.end == End::Code(0) && lifted.stderr.contains(&said), "{lifted:?}");
+}
+
+/// Without the right to sample all of the code is copied; but not if its memory is limited.
+#[test]
+fn issue_31_4_what_cannot_be_sampled_is_copied_whole() {
+    need_root!();
+    let number = nix::libc::SYS_perf_event_open.to_string();
+    let deny = plain("deny").build();
+    let denied = |pages: &Pages, more: &[&str]| {
+        let by = [deny.to_str().expect("UTF-8"), "1", &number, &number, "140000"];
+        Cmd::new([HUGELIFT, "attach", "--backing", "thp"])
+            .args(more)
+            .arg(pages.pid())
+            .under(by)
+            .env("DENY_SHOW", "1")
+            .bare()
+    };
+    // The victim prints the time that the command took, and its exit status.
+    let status = |outcome: &Outcome| outcome.stdout.split(' ').nth(1).map(String::from).unwrap_or_default();
+    let pages = Pages::of(&wide(), &["64"]);
+    let refused = denied(&pages, &["--budget", "8M"]);
+    let why = "it cannot be sampled, so --budget cannot choose what is copied: perf_event_open: EPERM";
+    assert!(status(&refused) == "125" && refused.stderr.contains(why), "{refused:?}");
+    let helps = format!("'hugelift attach --whole {}' copies all", pages.pid());
+    assert!(refused.stderr.contains(&helps), "{refused:?}");
+    assert!(huge_pages(&pages).is_empty());
+    let whole = denied(&pages, &[]);
+    let why = "it cannot be sampled, so all of its code is copied: perf_event_open: EPERM";
+    assert!(status(&whole) == "0" && whole.stderr.contains(why), "{whole:?}");
+    assert_eq!(huge_pages(&pages), (-2..5).collect::<Vec<_>>(), "{whole:?}");
 }
 
 /// ctrl-C ends the sampling of this process and of those that would follow, and nothing is lifted.
@@ -110,7 +171,7 @@ fn issue_31_4_an_interrupt_leaves_all_as_it_is() {
     need_root!();
     let (first, second) = (Pages::of(&wide(), &["64"]), Pages::of(&wide(), &["64"]));
     let mut command = Command::new(HUGELIFT);
-    command.args(["attach", "--backing", "thp", "--hot", "1m", &first.pid(), &second.pid()]);
+    command.args(["attach", "--backing", "thp", "--sample", "1m", &first.pid(), &second.pid()]);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("hugelift");
     // It samples once it reads the signal from a file, for which it has blocked it.
     let deadline = Instant::now() + PATIENCE;
@@ -137,9 +198,10 @@ fn blocks_interrupts(pid: u32) -> bool {
 #[test]
 fn issue_31_4_senseless_options_are_refused() {
     for (args, why) in [
-        (&["--budget", "1M", "1"][..], "--hot <TIME>"),
-        (&["--watch", "--hot", "0", "1"], "'0' is "),
-        (&["--hot", "0", "1"], "'0' is "),
+        (&["--whole", "--budget", "1M", "1"][..], "--budget <SIZE>"),
+        (&["--whole", "--sample", "2", "1"], "--sample <TIME>"),
+        (&["--watch", "--sample", "0", "1"], "'0' is "),
+        (&["--sample", "0", "1"], "'0' is "),
     ] {
         let refused = Cmd::new([HUGELIFT, "attach"]).args(args).bare();
         assert!(refused.end == End::Code(125) && refused.stderr.contains(why), "{refused:?}");

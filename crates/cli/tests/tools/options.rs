@@ -167,7 +167,7 @@ fn attach_lifts_what_the_options_choose() {
     let held = Held::start(&Cmd::new([&program]), None, &program);
     let pid = held.pid().to_string();
     let attach = |options: &[&str]| {
-        Cmd::new([HUGELIFT, "attach", "--backing", "thp"]).args(options).args([&pid]).bare()
+        Cmd::new([HUGELIFT, "attach", "--whole", "--backing", "thp"]).args(options).args([&pid]).bare()
     };
     let none = attach(&["--object", "none*"]);
     assert!(huge(held.pid()) == 0 && none.stdout.contains("excluded by a pattern"), "{none:?}");
@@ -203,7 +203,7 @@ fn issue_29_c14_a_pattern_that_is_longer_than_any_path() {
     }
     // execve(2) takes no word of 128 kB.
     let stars = &stars[..100_000];
-    refuses_a_long_pattern(&["attach", "--name", stars]);
+    refuses_a_long_pattern(&["attach", "--whole", "--name", stars]);
     for option in ["--object", "--exclude"] {
         refuses_a_long_pattern(&["inspect", option, stars, "true"]);
         refuses_a_long_pattern(&["run", option, stars, "true"]);

@@ -18,7 +18,7 @@ use tempfile::TempDir;
 const HUGE: u64 = 2 << 20;
 
 /// Runs `hugelift prime --json` with these words; returns its exit status and its report.
-fn prime(words: &[&str]) -> (i32, Value) {
+pub fn prime(words: &[&str]) -> (i32, Value) {
     prime_by(HUGELIFT.as_ref(), &[], words)
 }
 
@@ -207,7 +207,7 @@ fn issue_29_c13_a_page_that_a_lift_leaves_small_has_its_reason() {
     let pid = held.pid().to_string();
     for lifts in [false, true] {
         if lifts {
-            let attach = Cmd::new([HUGELIFT, "attach", &pid]).bare();
+            let attach = Cmd::new([HUGELIFT, "attach", "--whole", &pid]).bare();
             let [huge, whole] =
                 ["huge_bytes", "whole_bytes"].map(|name| primed["files"][0][name].as_u64().unwrap() >> 20);
             assert!(
@@ -269,7 +269,6 @@ fn what_cannot_be_read_is_a_failure() {
         ("/no/such/file", "No such file"),
         ("no-such-program", "cannot execute 'no-such-program'"),
         ("/", "is not a regular file"),
-        ("/etc/passwd", "not an ELF file"),
         ("/dev/zero", "is not a regular file"),
     ] {
         let (status, report) = prime(&[word]);

@@ -41,7 +41,7 @@ fn what_attach_and_restore_print() {
     let program = fat("hold").build();
     let held = Held::start(&Cmd::new([&program]), None, &program);
     let pid = held.pid().to_string();
-    for words in [&["attach"][..], &["attach", "--parts", "bss"], &["restore"]] {
+    for words in [&["attach"][..], &["attach", "--whole"], &["attach", "--parts", "bss"], &["restore"]] {
         let outcome = Cmd::new([HUGELIFT]).args(words).args(["--json", &pid]).bare();
         fits("attach", &serde_json::from_str(&outcome.stdout).expect("JSON"));
     }

@@ -19,7 +19,7 @@ fn issue_29_b10_a_name_in_place_of_a_process_id() {
         let helps = format!("--name {name}");
         assert!(refused.end == End::Code(125) && refused.stderr.contains(&helps), "{refused:?}");
     }
-    let found = hugelift(&["attach", "--dry-run", "--name", name]);
+    let found = hugelift(&["attach", "--whole", "--dry-run", "--name", name]);
     assert!(found.stdout.contains(&format!("process {}", held.pid())), "{found:?}");
     for words in [&["doctor", "--pid", "no"][..], &["compare", "--pid", "no"], &["stat", "--pid", "no"]] {
         let refused = hugelift(words);
@@ -52,7 +52,7 @@ fn issue_29_b10_a_control_group_by_its_whole_path() {
     let path = group.path().to_str().expect("UTF-8");
     let inside = group.path_of(held.pid()).expect("its group");
     for path in [path, &inside] {
-        let found = hugelift(&["attach", "--dry-run", "--cgroup", path]);
+        let found = hugelift(&["attach", "--whole", "--dry-run", "--cgroup", path]);
         assert!(found.stdout.contains(&format!("process {}", held.pid())), "{path}: {found:?}");
     }
 }

@@ -73,6 +73,27 @@ pub fn candidates(
     read_only.filter_map(|(i, segment)| candidate(i, segment)).collect()
 }
 
+/// Returns the stretches of a data file of `file_len` bytes, each widened to the whole huge pages that have data; those in
+/// one page are joined. `data` are the offsets of start and end of what is no hole, ascending.
+pub fn stretches(data: &[(u64, u64)], file_len: u64, huge: PageSize) -> Vec<Candidate> {
+    let whole_end = Addr(file_len).align_down(huge).0;
+    let mut all: Vec<(u64, u64)> = Vec::new();
+    for &(start, end) in data {
+        let start = Addr(start).align_down(huge).0;
+        let end = Addr(end).align_up(huge).map_or(file_len, |end| end.0).min(file_len);
+        match all.last_mut().filter(|last| last.1 >= start) {
+            Some(last) => last.1 = last.1.max(end),
+            None => all.push((start, end)),
+        }
+    }
+    let candidate = |(start, end): (u64, u64)| {
+        let whole = end.min(whole_end).saturating_sub(start);
+        let first = (whole > 0).then_some(start);
+        Candidate { part: Part::Data, offset: start, bytes: end - start, whole, first }
+    };
+    all.into_iter().map(candidate).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -170,5 +191,23 @@ mod tests {
                 }
             }
         });
+    }
+
+    #[test]
+    fn issue_32_1_a_data_file_is_one_stretch_unless_it_has_holes() {
+        let huge = PageSize::MB2;
+        let one = stretches(&[(0, 7 * MB)], 7 * MB, huge);
+        assert_eq!(
+            one,
+            [Candidate { part: Part::Data, offset: 0, bytes: 7 * MB, whole: 6 * MB, first: Some(0) }]
+        );
+        assert_eq!(one[0].pages(huge).collect::<Vec<_>>(), [0, 2 * MB, 4 * MB]);
+        // Two pages with data in one huge page, and one at the end that is no whole huge page.
+        let holes =
+            stretches(&[(4 * MB, 4 * MB + 4096), (5 * MB, 6 * MB), (20 * MB, 21 * MB)], 21 * MB, huge);
+        let pages: Vec<Vec<u64>> = holes.iter().map(|one| one.pages(huge).collect()).collect();
+        assert_eq!(pages, [vec![4 * MB], vec![]]);
+        assert!(stretches(&[], 64 * MB, huge).is_empty());
+        assert_eq!(stretches(&[(0, 4096)], 4096, huge)[0].whole, 0);
     }
 }

@@ -48,6 +48,13 @@ pub enum Obstacle {
         /// Bytes that were needed.
         need: u64,
     },
+    /// More of data files would be read into memory than was allowed.
+    OverBudget {
+        /// Bytes that may still be read.
+        left: u64,
+        /// Bytes that were needed.
+        need: u64,
+    },
     /// It is in memory in small pages. Used by checks that change nothing.
     NotPrimed,
     /// It is not in memory. Used by checks that change nothing.
@@ -79,6 +86,7 @@ impl Obstacle {
             Obstacle::NoLargeFolios(_) => "no-large-folios",
             Obstacle::Fragmented => "fragmented",
             Obstacle::MemoryShort { .. } => "memory-short",
+            Obstacle::OverBudget { .. } => "over-budget",
             Obstacle::NotPrimed => "not-primed",
             Obstacle::NotRead => "not-read",
             Obstacle::NotOwner => "not-owner",
@@ -124,6 +132,7 @@ impl Obstacle {
             }
             Obstacle::NotPrimed | Obstacle::NotRead => format!("hugelift prime {file}"),
             Obstacle::NotOwner => format!("as the file's owner or as root: hugelift prime {file}"),
+            Obstacle::OverBudget { .. } => format!("hugelift prime --budget SIZE {file} allows more"),
             Obstacle::ThpDisabled => "start hugelift from a process without PR_SET_THP_DISABLE".into(),
             _ => return None,
         };
@@ -163,6 +172,12 @@ impl fmt::Display for Obstacle {
             Obstacle::MemoryShort { left, need } => {
                 write!(f, "needs {} of memory, {} are left", human_bytes(*need), human_bytes(*left))
             }
+            Obstacle::OverBudget { left, need } => write!(
+                f,
+                "{} would be read into memory, and the budget for data files has {} left",
+                human_bytes(*need),
+                human_bytes(*left)
+            ),
             Obstacle::NotPrimed => f.write_str("in memory in small pages"),
             Obstacle::NotRead => f.write_str("not in memory"),
             Obstacle::NotOwner => f.write_str("only the owner sees what is in memory without reading it"),

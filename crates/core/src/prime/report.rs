@@ -66,7 +66,7 @@ pub struct Replaced {
 /// One read-only segment.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct SegmentReport {
-    /// Text or read-only data.
+    /// Text or read-only data; data of a file that is not ELF.
     pub part: Part,
     /// Offset in the file.
     pub offset: u64,
@@ -135,16 +135,24 @@ impl SegmentReport {
 }
 
 impl FileReport {
-    /// Reports on a file with these segments.
+    /// Reports on an ELF file with these segments.
     pub fn new(path: Untrusted, segments: Vec<SegmentReport>) -> FileReport {
-        let report = FileReport {
+        FileReport::of(path, segments).with_hints(true)
+    }
+
+    /// Reports on a data file with these stretches. A copy in its place helps nobody.
+    pub fn of_data(path: Untrusted, stretches: Vec<SegmentReport>) -> FileReport {
+        FileReport::of(path, stretches).with_hints(false)
+    }
+
+    fn of(path: Untrusted, segments: Vec<SegmentReport>) -> FileReport {
+        FileReport {
             path,
             whole_bytes: segments.iter().map(|s| s.whole_bytes).sum(),
             huge_bytes: segments.iter().map(|s| s.huge_bytes).sum(),
             segments,
             ..FileReport::default()
-        };
-        report.with_hints(true)
+        }
     }
 
     /// Sets the hints. They advise a copy in the file's place only if it is `replaceable`.
@@ -211,11 +219,11 @@ impl FileReport {
         if let Some(error) = &self.error {
             return error.clone();
         }
-        let sums = [Part::Text, Part::Rodata].map(|part| {
+        let sums = [Part::Text, Part::Rodata, Part::Data].map(|part| {
             let own = self.segments.iter().filter(|s| s.part == part);
             own.fold((0, 0), |(huge, whole), s| (huge + s.huge_bytes, whole + s.whole_bytes))
         });
-        let shown: Vec<String> = ["text", "rodata"]
+        let shown: Vec<String> = ["text", "rodata", "data"]
             .iter()
             .zip(sums)
             .filter(|(_, (_, whole))| *whole > 0)

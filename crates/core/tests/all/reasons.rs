@@ -100,6 +100,7 @@ fn obstacles() -> Vec<Obstacle> {
         Obstacle::NoLargeFolios("overlay".into()),
         Obstacle::Fragmented,
         Obstacle::MemoryShort { left: 8 << 20, need: 24 << 20 },
+        Obstacle::OverBudget { left: 4 << 20, need: 8 << 20 },
         Obstacle::NotPrimed,
         Obstacle::NotRead,
         Obstacle::NotOwner,

@@ -60,7 +60,7 @@ fn mapped(shelf: &Shelf, pages: &Pages, names: &[String]) -> Vec<(i64, usize)> {
 fn issue_31_4_processes_with_different_heat_share_what_they_have_in_common() {
     need_root!();
     let shelf = shelf!();
-    let hot = ["--hot", "2"];
+    let hot = ["--sample", "2"];
     // The first uses one huge page of code, the second this one and the next.
     let (first, second) = (Pages::of(&wide(), &["64"]), Pages::of(&wide(), &["1000"]));
     shelf.attach(&first, &hot);
@@ -75,7 +75,7 @@ fn issue_31_4_processes_with_different_heat_share_what_they_have_in_common() {
     shelf.attach(&third, &hot);
     assert_eq!((shelf.held(), mapped(&shelf, &third, &two)), ((two.clone(), bytes), vec![(0, 0), (1, 1)]));
     // All of the code is the rest besides.
-    shelf.attach(&first, &[]);
+    shelf.attach(&first, &["--whole"]);
     let (three, _) = shelf.held();
     assert_eq!((&three[..2], three.len()), (&two[..], 3));
     let all = mapped(&shelf, &first, &three);
@@ -104,8 +104,8 @@ fn issue_31_4_a_damaged_entry_takes_the_others_of_its_object_with_it() {
     for damage in [0, 1] {
         let shelf = shelf!();
         let (first, second) = (Pages::of(&wide(), &["64"]), Pages::of(&wide(), &["1000"]));
-        shelf.attach(&first, &["--hot", "2"]);
-        shelf.attach(&second, &["--hot", "2"]);
+        shelf.attach(&first, &["--sample", "2"]);
+        shelf.attach(&second, &["--sample", "2"]);
         let (names, _) = shelf.held();
         assert_eq!(names.len(), 2);
         let path = shelf.path.join(&names[damage]);
@@ -115,7 +115,7 @@ fn issue_31_4_a_damaged_entry_takes_the_others_of_its_object_with_it() {
         drop(file);
         fs::set_permissions(&path, Permissions::from_mode(0o444)).expect("chmod");
         let third = Pages::of(&wide(), &["64"]);
-        shelf.attach(&third, &["--hot", "2"]);
+        shelf.attach(&third, &["--sample", "2"]);
         let (now, bytes) = shelf.held();
         assert_eq!((now.len(), bytes, mapped(&shelf, &third, &now)), (1, PAGE, vec![(0, 0)]), "{damage}");
         // It has the bytes of the first, and so its name.
@@ -143,7 +143,7 @@ fn issue_31_4_an_object_has_at_most_sixteen_entries() {
     for block in 1..15 {
         let held = Held::start_busy(&Cmd::new([&program]).args([&*block.to_string(), "run"]), None, &program);
         for budget in ["2M", "4M", "6M"].into_iter().filter(|_| names() < 16) {
-            let attach = [HUGELIFT, "attach", "--backing", "shared", "--hot", "500ms", "--budget", budget];
+            let attach = [HUGELIFT, "attach", "--backing", "shared", "--sample", "500ms", "--budget", budget];
             let before = names();
             shelf.cmd(attach).arg(held.pid().to_string()).bare();
             assert!(names() <= before + 1);
@@ -152,7 +152,8 @@ fn issue_31_4_an_object_has_at_most_sixteen_entries() {
     }
     assert_eq!(names(), 16, "{:?}", shelf.entries());
     let held = Held::start(&Cmd::new([&program]).arg("wait"), None, &program);
-    let attached = shelf.cmd([HUGELIFT, "attach", "--backing", "shared"]).arg(held.pid().to_string()).bare();
+    let attached =
+        shelf.cmd([HUGELIFT, "attach", "--whole", "--backing", "shared"]).arg(held.pid().to_string()).bare();
     assert!(attached.stderr.contains(" in 16 entries already"), "{attached:?}");
     // What the entries have is mapped.
     let huge: u64 = smaps(held.pid()).iter().map(|usage| usage.shmem_huge).sum();

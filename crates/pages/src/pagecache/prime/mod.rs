@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Priming: brings an ELF file's page cache onto huge pages, from where the kernel maps them
+//! Priming: brings the page cache of an ELF file or of a data file onto huge pages, from where the kernel maps them
 //! huge in every process that maps the file at a congruent address.
 //!
 //! ```text
@@ -13,22 +13,30 @@
 //!
 //! Each step is done only for pages that are still small: pages that are huge already are never dropped.
 //! Nothing is written to the file, and no other file is touched.
+//!
+//! A file of code that a process has open for writing is left alone, as it is not complete. A data file may be written to all
+//! the time: the kernel writes to its huge pages as to its small ones, and what is dirty is not dropped.
 
 mod cache;
+mod data;
 mod holders;
 mod locked;
 mod view;
 
 pub use cache::file_system;
 pub(crate) use cache::open_for_writing;
+pub use data::DataFile;
 pub use locked::Locked;
 
 use hugelift_core::addr::PageSize;
+use hugelift_core::elf::Headers;
 use hugelift_core::maps::FileId;
-use hugelift_core::prime::{Candidate, FileReport, Holder, Obstacle, SegmentReport, candidates};
+use hugelift_core::prime::{Candidate, FileReport, Holder, Obstacle, SegmentReport, candidates, stretches};
 use hugelift_linux::elf::elf_file::ElfFile;
 use hugelift_linux::machine;
+use std::fs::File;
 use std::io;
+use std::path::Path;
 use std::time::Duration;
 use view::{Advice, View};
 
@@ -76,10 +84,27 @@ pub fn blocked(file: &ElfFile, obstacle: &Obstacle) -> FileReport {
     job.run(Job::check_batch)
 }
 
+/// Does the same as [`prime`] for a data file. What of it is read into memory is subtracted from `budget`, in bytes.
+pub fn prime_data(file: &DataFile, page: PageSize, budget: &mut u64) -> FileReport {
+    let job = Job::of_data(file, page);
+    Job { budget: Some(budget), ..job }.run(Job::prime_batch)
+}
+
+/// Does the same as [`check`] for a data file.
+pub fn check_data(file: &DataFile, page: PageSize) -> FileReport {
+    Job::of_data(file, page).run(Job::check_batch)
+}
+
+/// Does the same as [`blocked`] for a data file.
+pub fn blocked_data(file: &DataFile, obstacle: &Obstacle) -> FileReport {
+    let job = Job::of_data(file, PageSize::MB2);
+    Job { refusal: Some(obstacle.clone()), ..job }.run(Job::check_batch)
+}
+
 /// Returns the processes that have the file open for writing, if there are any: such a file is left alone.
-pub fn written(file: &ElfFile) -> Option<Obstacle> {
-    let writers = || holders::writers(file.file());
-    match cache::open_for_writing(file.file()) {
+pub fn written(file: &File) -> Option<Obstacle> {
+    let writers = || holders::writers(file);
+    match cache::open_for_writing(file) {
         Some(true) => Some(Obstacle::BeingWritten(writers())),
         Some(false) => None,
         // The kernel grants no leases here: only the processes that can be seen count.
@@ -99,7 +124,10 @@ pub fn stamp(file: &ElfFile) -> Stamp {
 type Fate = Option<Obstacle>;
 
 struct Job<'a> {
-    file: &'a ElfFile,
+    file: &'a File,
+    path: &'a Path,
+    /// Its program headers, if it is an ELF file.
+    headers: Option<&'a Headers>,
     page: PageSize,
     base: PageSize,
     candidates: Vec<Candidate>,
@@ -108,6 +136,8 @@ struct Job<'a> {
     id: Option<FileId>,
     /// Whether some page of it is huge: then its file system supports huge pages.
     made: bool,
+    /// Bytes that may still be read into memory, if they are limited.
+    budget: Option<&'a mut u64>,
 }
 
 impl<'a> Job<'a> {
@@ -115,16 +145,36 @@ impl<'a> Job<'a> {
         let base = machine::base_page();
         let len = file.file().metadata().map_or(0, |m| m.len());
         let candidates = candidates(&file.headers, bias, len, base, page);
-        Job { file, page, base, candidates, refusal: None, id: None, made: false }
+        Job { headers: Some(&file.headers), ..Job::of(file.file(), &file.path, page, candidates) }
+    }
+
+    fn of_data(file: &'a DataFile, page: PageSize) -> Job<'a> {
+        Job::of(file.file(), &file.path, page, stretches(&file.stretches(), file.len, page))
+    }
+
+    fn of(file: &'a File, path: &'a Path, page: PageSize, candidates: Vec<Candidate>) -> Job<'a> {
+        let base = machine::base_page();
+        Job {
+            file,
+            path,
+            headers: None,
+            page,
+            base,
+            candidates,
+            refusal: None,
+            id: None,
+            made: false,
+            budget: None,
+        }
     }
 
     /// Calls `treat` with all pages in batches, and reports what it returns for each.
     fn run(mut self, treat: fn(&mut Job<'a>, &[u64]) -> Result<Vec<Fate>, Obstacle>) -> FileReport {
         let offsets: Vec<u64> = self.candidates.iter().flat_map(|c| c.pages(self.page)).collect();
-        if self.refusal.is_none() && !offsets.is_empty() {
+        if self.refusal.is_none() && !offsets.is_empty() && self.headers.is_some() {
             self.refusal = written(self.file);
         }
-        let before = cache::stamp(self.file.file());
+        let before = cache::stamp(self.file);
         let mut fates: Vec<Fate> = Vec::new();
         for batch in offsets.chunks(BATCH) {
             let done = match &self.refusal {
@@ -133,7 +183,8 @@ impl<'a> Job<'a> {
             };
             fates.extend(done);
         }
-        let changed = cache::stamp(self.file.file()) != before;
+        // A data file may change all the time. Its pages were found huge after that.
+        let changed = self.headers.is_some() && cache::stamp(self.file) != before;
         let mut fates = fates.into_iter();
         let mut huge_pages = Vec::new();
         let segments = self.candidates.iter().map(|candidate| {
@@ -145,9 +196,12 @@ impl<'a> Job<'a> {
             }
             segment
         });
-        let mut report = FileReport::new(self.file.path.clone().into(), segments.collect());
+        let segments = segments.collect();
+        let Some(headers) = self.headers else {
+            return FileReport { huge_pages, ..FileReport::of_data(self.path.into(), segments) };
+        };
+        let mut report = FileReport::new(self.path.into(), segments);
         report.huge_pages = huge_pages;
-        let headers = &self.file.headers;
         // The kernel aligns the base of a program to its largest p_align (since Linux 5.10).
         let aligned = headers.segments.iter().any(|s| s.align >= self.page.bytes());
         report.random_base = headers.relocatable && headers.interp.is_some() && !aligned;
@@ -155,7 +209,7 @@ impl<'a> Job<'a> {
     }
 
     fn view(&self, offsets: &[u64], advice: Advice) -> Result<View, Obstacle> {
-        View::new(self.file.file(), offsets, self.page, advice).map_err(|e| failed("mmap", &e))
+        View::new(self.file, offsets, self.page, advice).map_err(|e| failed("mmap", &e))
     }
 
     /// Returns which pages of the view are mapped huge.
@@ -181,7 +235,7 @@ impl<'a> Job<'a> {
         if small.is_empty() {
             return Ok(errors);
         }
-        cache::sync(self.file.file());
+        cache::sync(self.file);
         small.iter().for_each(|&i| view.collapse(i));
         drop(view);
         // The result of the call is ignored: Linux 6.1 returns EINVAL for pages that it has collapsed.
@@ -244,7 +298,7 @@ impl<'a> Job<'a> {
                 std::thread::sleep(PAUSE);
             }
             let again = offsets.iter().zip(&stays).filter(|(_, stays)| attempt == 0 || **stays);
-            again.for_each(|(&offset, _)| cache::forget(self.file.file(), offset, self.page));
+            again.for_each(|(&offset, _)| cache::forget(self.file, offset, self.page));
             let Some(left) = self.resident(offsets)? else { break };
             stays = left.iter().map(|r| r.any).collect();
             if !stays.contains(&true) {
@@ -285,7 +339,7 @@ impl<'a> Job<'a> {
         if self.made || !machine::has_free_block(self.page) {
             Obstacle::Fragmented
         } else {
-            Obstacle::NoLargeFolios(cache::file_system(self.file.file()))
+            Obstacle::NoLargeFolios(cache::file_system(self.file))
         }
     }
 
@@ -299,18 +353,30 @@ impl<'a> Job<'a> {
     /// Returns how much of each of these pages is in memory; `None` if the kernel does not show it to this
     /// user ([`cache::may_look`]).
     fn resident(&self, offsets: &[u64]) -> Result<Option<Vec<view::Resident>>, Obstacle> {
-        if !cache::may_look(self.file.file()) {
+        if !cache::may_look(self.file) {
             return Ok(None);
         }
         let view = self.view(offsets, Advice::Random)?;
         Ok((0..offsets.len()).map(|i| view.resident(i, self.base).ok()).collect())
     }
 
-    /// Returns the obstacle if the pages that are not in memory do not fit into it.
-    fn memory_short(&self, offsets: &[u64]) -> Result<Fate, Obstacle> {
+    /// Returns the obstacle if the pages that are not in memory do not fit into it, or into the budget.
+    fn memory_short(&mut self, offsets: &[u64]) -> Result<Fate, Obstacle> {
         let resident = self.resident(offsets)?;
-        let absent = |i: &usize| resident.as_ref().is_none_or(|r| !r[*i].any);
-        Ok(self.does_not_fit((0..offsets.len()).filter(absent).count()))
+        let count = |is_in: fn(&view::Resident) -> bool| match &resident {
+            Some(resident) => resident.iter().filter(|page| !is_in(page)).count(),
+            None => offsets.len(),
+        };
+        if let Some(short) = self.does_not_fit(count(|page| page.any)) {
+            return Ok(Some(short));
+        }
+        let Some(budget) = &mut self.budget else { return Ok(None) };
+        let need = count(|page| page.all) as u64 * self.page.bytes();
+        if need > **budget {
+            return Ok(Some(Obstacle::OverBudget { left: **budget, need }));
+        }
+        **budget -= need;
+        Ok(None)
     }
 
     /// Returns the obstacle if `pages` huge pages do not fit into the memory that is left.

@@ -33,6 +33,8 @@ pub struct Resident {
     pub first: bool,
     /// Whether any base page is in memory.
     pub any: bool,
+    /// Whether all of them are.
+    pub all: bool,
 }
 
 /// The mappings; unmapped when dropped.
@@ -119,7 +121,8 @@ impl View {
             return Err(io::Error::last_os_error());
         }
         let present = |p: &u8| p & 1 != 0;
-        Ok(Resident { first: pages.first().is_some_and(present), any: pages.iter().any(present) })
+        let [any, all] = [pages.iter().any(present), pages.iter().all(present)];
+        Ok(Resident { first: pages.first().is_some_and(present), any, all })
     }
 
     /// Returns which pages are mapped huge, by smaps, and the file's identity there.

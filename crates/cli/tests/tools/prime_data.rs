@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Tests of `hugelift prime` with data files: every program that maps one gets its huge pages, also while it is written to, and
+//! its bytes are what they were.
+
+use crate::common::huge::smaps;
+use crate::common::run::until;
+use crate::common::{Cmd, End, HUGELIFT};
+use crate::prime::prime;
+use crate::skip;
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+use serde_json::Value;
+use std::fs::{self, File};
+use std::num::NonZeroUsize;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tempfile::TempDir;
+
+const MB: u64 = 1 << 20;
+const HUGE: u64 = 2 * MB;
+
+/// A data file whose words are all different, in a folder on the file system of the target folder.
+struct Data {
+    dir: TempDir,
+    path: PathBuf,
+}
+
+impl Data {
+    fn new(len: u64) -> Data {
+        let dir = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a temporary directory");
+        let path = dir.path().join("data");
+        let words: Vec<u8> =
+            (0..len / 8).flat_map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()).collect();
+        fs::write(&path, words).expect("write");
+        File::open(&path).and_then(|file| file.sync_all()).expect("fsync");
+        Data { dir, path }
+    }
+
+    fn name(&self) -> &str {
+        self.path.to_str().expect("UTF-8")
+    }
+
+    /// Drops its pages. The kernel keeps those that another CPU has just used for a moment.
+    fn drop_from_memory(&self) {
+        let file = format!("if={}", self.name());
+        until("it is not in memory", || {
+            let dropped =
+                Command::new("dd").args(["iflag=nocache", "count=0", "status=none", &file]).status();
+            assert!(dropped.expect("dd").success());
+            let report = prime(&["--check", self.name()]).1;
+            let obstacles = report["files"][0]["segments"][0]["obstacles"].as_array().expect("obstacles");
+            let is_in = |obstacle: &&Value| obstacle["reason"] != "not-read";
+            // To find out that it is no ELF file, its first pages are read.
+            let left: u64 = obstacles.iter().filter(is_in).filter_map(|left| left["bytes"].as_u64()).sum();
+            bytes(&report["files"][0], "huge_bytes") == 0 && left <= HUGE
+        });
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        fs::read(&self.path).expect("read")
+    }
+
+    /// Returns the huge bytes of a new mapping of the file, read in whole, and whether it shows the file's bytes.
+    fn mapped(&self, flags: MapFlags) -> u64 {
+        let file = File::open(&self.path).expect("open");
+        let len = NonZeroUsize::new(usize::try_from(file.metadata().expect("stat").len()).expect("a length"))
+            .expect("data");
+        // SAFETY: a new mapping, which is only read while the file has this length.
+        let at = unsafe { mmap(None, len, ProtFlags::PROT_READ, flags, &file, 0).expect("mmap") };
+        // SAFETY: the mapping made above.
+        let bytes = unsafe { std::slice::from_raw_parts(at.as_ptr().cast::<u8>(), len.get()) };
+        assert!(bytes == self.bytes(), "a mapping shows other bytes");
+        let start = at.as_ptr() as u64;
+        let found = smaps(std::process::id()).into_iter().find(|usage| usage.mapping.range.start.0 == start);
+        let huge = found.expect("the mapping").file_huge;
+        // SAFETY: nothing uses it any more.
+        unsafe { munmap(at, len.get()).expect("munmap") };
+        huge
+    }
+}
+
+/// Returns the report on the first file, or why its file system has no huge pages.
+fn first(report: &Value) -> Result<&Value, String> {
+    let file = &report["files"][0];
+    let text = file.to_string();
+    if text.contains("no-large-folios") { Err(format!("no huge pages: {text}")) } else { Ok(file) }
+}
+
+fn bytes(file: &Value, name: &str) -> u64 {
+    file[name].as_u64().unwrap_or_else(|| panic!("no {name}: {file:#}"))
+}
+
+#[test]
+fn issue_32_1_a_data_file_is_huge_for_all_who_map_it() {
+    let data = Data::new(9 * MB);
+    let before = data.bytes();
+    let (status, report) = prime(&[data.name()]);
+    let file = match first(&report) {
+        Ok(file) => file,
+        Err(why) => skip!("{why}"),
+    };
+    assert_eq!(
+        (status, bytes(file, "whole_bytes"), bytes(file, "huge_bytes")),
+        (0, 8 * MB, 8 * MB),
+        "{report:#}"
+    );
+    assert_eq!(file["segments"][0]["part"], "data");
+    // ext4 aligns mappings of this size by itself.
+    assert_eq!(data.mapped(MapFlags::MAP_SHARED), 8 * MB);
+    assert_eq!(data.mapped(MapFlags::MAP_PRIVATE), 8 * MB);
+    assert!(data.bytes() == before);
+    let shown = Cmd::new([HUGELIFT, "prime", "--check", data.name()]).bare();
+    assert_eq!(
+        (shown.end, shown.stdout),
+        (End::Code(0), format!("{}: data 8 MB of 8 MB huge\n", data.name()))
+    );
+}
+
+/// Writes in place, by write(2), by a shared mapping, by copy_file_range(2) and by O_DIRECT, keep the bytes right, and those
+/// through the page cache keep its huge pages.
+#[test]
+fn issue_32_1_a_file_that_is_written_to_stays_right_and_huge() {
+    let data = Data::new(8 * MB);
+    let writer = File::options().read(true).write(true).open(&data.path).expect("open");
+    // A database has its file open for writing all the time.
+    let (status, report) = prime(&[data.name()]);
+    if let Err(why) = first(&report) {
+        skip!("{why}");
+    }
+    assert_eq!(status, 0, "{report:#}");
+    let len = NonZeroUsize::new(usize::try_from(8 * MB).expect("a length")).expect("a length");
+    let prot = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+    // SAFETY: a new mapping of a file that keeps its length meanwhile.
+    let at = unsafe { mmap(None, len, prot, MapFlags::MAP_SHARED, &writer, 0).expect("mmap") };
+    let mut want = fs::read(&data.path).expect("read");
+    for n in 0..64 {
+        let offset = n * 131_071;
+        let word = [n as u8 ^ 0x5a; 16];
+        if n % 2 == 0 {
+            writer.write_all_at(&word, offset as u64).expect("write");
+        } else {
+            // SAFETY: inside the mapping made above.
+            unsafe { std::ptr::copy_nonoverlapping(word.as_ptr(), at.as_ptr().cast::<u8>().add(offset), 16) };
+        }
+        want[offset..offset + 16].copy_from_slice(&word);
+    }
+    // SAFETY: nothing uses it any more.
+    unsafe { munmap(at, len.get()).expect("munmap") };
+    assert!(fs::read(&data.path).expect("read") == want);
+    assert_eq!(data.mapped(MapFlags::MAP_SHARED), 8 * MB, "writes keep the huge pages");
+
+    let from = Data::new(MB);
+    let (source, mut to) = (File::open(&from.path).expect("open"), 3 * MB as libc::loff_t);
+    // SAFETY: copy_file_range(2) between two open files, with an offset of our own.
+    let copied = unsafe {
+        libc::copy_file_range(
+            source.as_raw_fd(),
+            std::ptr::null_mut(),
+            writer.as_raw_fd(),
+            &raw mut to,
+            MB as usize,
+            0,
+        )
+    };
+    let copied = usize::try_from(copied).expect("copy_file_range");
+    want[3 * MB as usize..3 * MB as usize + copied]
+        .copy_from_slice(&fs::read(&from.path).expect("read")[..copied]);
+    assert!(fs::read(&data.path).expect("read") == want);
+    let block = from.dir.path().join("block");
+    fs::write(&block, [7; 1 << 16]).expect("write");
+    let direct = Command::new("dd")
+        .args(["bs=64k", "count=1", "seek=80", "conv=notrunc", "oflag=direct", "status=none"])
+        .args([format!("if={}", block.display()), format!("of={}", data.path.display())])
+        .status();
+    assert!(direct.expect("dd").success(), "a file system with huge pages has O_DIRECT");
+    want[80 << 16..81 << 16].fill(7);
+    assert!(fs::read(&data.path).expect("read") == want);
+
+    // It is cut off, and grows again: the hole reads as zeros.
+    writer.set_len(3 * MB + 100).expect("ftruncate");
+    writer.set_len(8 * MB).expect("ftruncate");
+    want[3 * MB as usize + 100..].fill(0);
+    assert!(fs::read(&data.path).expect("read") == want);
+    let (_, report) = prime(&[data.name()]);
+    assert!(fs::read(&data.path).expect("read") == want, "{report:#}");
+}
+
+#[test]
+fn issue_32_1_holes_are_not_read_and_the_budget_is_kept() {
+    let sparse = Data::new(2 * MB);
+    // A file that is much larger than any memory, of which two huge pages have data.
+    let file = File::options().write(true).open(&sparse.path).expect("open");
+    if let Err(why) = file.set_len(1 << 43) {
+        skip!("the file system has no file of 8 TB: {why}");
+    }
+    file.write_all_at(b"end", 1 << 42).expect("write");
+    let (_, report) = prime(&[sparse.name()]);
+    let found = match first(&report) {
+        Ok(found) => found,
+        Err(why) => skip!("{why}"),
+    };
+    assert_eq!((bytes(found, "whole_bytes"), bytes(found, "huge_bytes")), (2 * HUGE, 2 * HUGE), "{report:#}");
+    drop(file);
+
+    let data = Data::new(8 * MB);
+    data.drop_from_memory();
+    let (status, report) = prime(&["--budget", "4M", data.name()]);
+    let obstacle = &report["files"][0]["segments"][0]["obstacles"][0];
+    assert_eq!(
+        (status, obstacle["reason"].as_str(), obstacle["bytes"].as_u64()),
+        (1, Some("over-budget"), Some(8 * MB)),
+        "{report:#}"
+    );
+    // It is for all files together: the first one takes it.
+    let other = Data::new(4 * MB);
+    other.drop_from_memory();
+    let (status, report) = prime(&["--budget", "8M", data.name(), other.name()]);
+    assert_eq!((status, bytes(&report["files"][1], "huge_bytes")), (1, 0), "{report:#}");
+    let (status, report) = prime(&["--budget", "4M", data.name(), other.name()]);
+    assert_eq!((status, bytes(&report["files"][0], "huge_bytes")), (0, 8 * MB), "{report:#}");
+}
+
+/// A folder stands for its large files; those that a process has mapped are found too.
+#[test]
+fn issue_32_1_folders_and_processes_stand_for_their_files() {
+    let data = Data::new(4 * MB);
+    let below = data.dir.path().join("below");
+    fs::create_dir(&below).expect("a folder");
+    fs::copy(&data.path, below.join("other")).expect("copy");
+    fs::write(below.join("small"), "x").expect("write");
+    std::os::unix::fs::symlink("/usr", below.join("elsewhere")).expect("a link");
+    let folder = data.dir.path().to_str().expect("UTF-8");
+    let paths = |report: &Value| -> Vec<String> {
+        let files = report["files"].as_array().expect("files").iter();
+        files.map(|file| file["path"].as_str().expect("a path").to_string()).collect()
+    };
+    let (_, report) = prime(&["--check", "--recursive", folder]);
+    assert_eq!(paths(&report), [data.name().to_string(), format!("{folder}/below/other")]);
+    let (status, report) = prime(&[folder]);
+    assert_eq!(status, 125, "without --recursive a folder is no file: {report:#}");
+
+    let script = "import mmap, sys\nf = open(sys.argv[1], 'rb')\nm = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)\n\
+        print('ready', flush=True)\nsys.stdin.read()";
+    let mut reader = Command::new("python3")
+        .args(["-c", script, data.name()])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("python3");
+    std::io::Read::read_exact(reader.stdout.as_mut().expect("its stdout"), &mut [0; 5]).expect("ready");
+    let (_, report) = prime(&["--check", "--pid", &reader.id().to_string()]);
+    assert!(paths(&report).contains(&data.name().to_string()), "{report:#}");
+    drop(reader.stdin.take());
+    reader.wait().expect("wait");
+}
+
+#[test]
+fn issue_32_1_what_is_no_file_or_cannot_be_read_is_one_line() {
+    let dir = TempDir::new().expect("a temporary directory");
+    let pipe = dir.path().join("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRUSR).expect("mkfifo");
+    for (path, says) in [(Path::new("/dev/zero"), "is not a regular file"), (&pipe, "is not a regular file")]
+    {
+        let (status, report) = prime(&[path.to_str().expect("UTF-8")]);
+        assert_eq!(status, 125);
+        assert!(report["files"][0]["error"].as_str().expect("why").contains(says), "{report:#}");
+    }
+    let small = dir.path().join("small");
+    fs::write(&small, "text").expect("write");
+    let out = Cmd::new([HUGELIFT, "prime", small.to_str().expect("UTF-8")]).bare();
+    assert_eq!((out.end, out.stdout), (End::Code(0), format!("{}: no whole huge page\n", small.display())));
+    // Only code is replaced.
+    let (status, report) = prime(&["--replace", small.to_str().expect("UTF-8")]);
+    assert!(status == 125 && report.to_string().contains("not an ELF file"), "{report:#}");
+}
