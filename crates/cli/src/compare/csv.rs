@@ -6,7 +6,7 @@ use crate::output;
 use anyhow::Context as _;
 use hugelift_measure::comparison::Comparison;
 
-const TITLES: [&str; 21] = [
+const TITLES: [&str; 22] = [
     "side",
     "pair",
     "position",
@@ -28,6 +28,7 @@ const TITLES: [&str; 21] = [
     "figure",
     "options",
     "cpu_per_s",
+    "wall_error_s",
 ];
 
 /// Returns the table, with a line of titles. A value that was not seen is empty.
@@ -65,6 +66,7 @@ pub fn csv(comparison: &Comparison) -> Result<String, Failure> {
                 figure.to_string(),
                 options.clone(),
                 text(run.cpu_per_second),
+                text(run.wall_error),
             ]);
         }
     }

@@ -302,6 +302,7 @@ impl Experiment {
             metric: None,
             server_cpu: None,
             cpu_per_second: None,
+            wall_error: None,
         })
     }
 

@@ -169,6 +169,7 @@ impl UnderLoad {
             metric: Some(metric),
             server_cpu: (transactions > 0.0 && cpu > 0.0).then(|| cpu / transactions),
             cpu_per_second: None,
+            wall_error: None,
         })
     }
 }

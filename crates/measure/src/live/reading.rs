@@ -13,6 +13,11 @@ use hugelift_linux::proc::procfs::Process;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+/// The least length of a period, in times of the user's command. So the moments at which it counts are known to 5 % of the period.
+const READINGS: u32 = 20;
+/// The longest period that is not asked for.
+const LONGEST: Duration = Duration::from_secs(10);
+
 /// There was no work in a period.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
@@ -60,6 +65,8 @@ impl OfProcess {
 pub struct Reading {
     /// The moment.
     pub at: Instant,
+    /// How long the user's command took. `at` is the middle of that time; the command has counted at a moment within it.
+    pub took: Duration,
     /// What the user's command counts.
     pub count: Option<f64>,
     /// The processes that live.
@@ -83,7 +90,7 @@ impl Reading {
             None => BTreeMap::new(),
         };
         let count = command.map(Command::number).transpose()?;
-        let took = began.elapsed();
+        let took = command.map_or(Duration::ZERO, |_| began.elapsed());
         let mut of = BTreeMap::new();
         for (identity, counter) in processes {
             let Some(mut now) = OfProcess::now(*identity, *counter)? else { continue };
@@ -92,7 +99,13 @@ impl Reading {
             }
             of.insert(*identity, now);
         }
-        Ok(Reading { at: began + took / 2, count, of })
+        Ok(Reading { at: began + took / 2, took, count, of })
+    }
+
+    /// Returns the moment at which a period that begins here may end, if it is to last `period`. It lasts longer if the user's
+    /// command is slow: two readings may each be wrong by half the time that the command takes.
+    pub fn end_of_period(&self, period: Duration) -> Instant {
+        self.at + period.max((READINGS * self.took).min(LONGEST))
     }
 
     /// Returns the CPU time since `first` of the processes that were there at both ends.
@@ -189,6 +202,7 @@ pub fn run(
         metric: growth.map(|growth| growth / wall).or(gauge),
         server_cpu: growth.map(|growth| cpu / growth),
         cpu_per_second: Some(cpu / wall),
+        wall_error: first.count.map(|_| (first.took + last.took).as_secs_f64() / 2.0),
     })
 }
 

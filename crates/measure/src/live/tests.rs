@@ -17,9 +17,11 @@ fn ends(cpu_ms: u64, counts: Option<(f64, f64)>) -> (Reading, Reading) {
     let at = Instant::now();
     let cpu = Duration::from_secs(100);
     let of = |cpu, minor_faults| OfProcess { cpu, minor_faults, major_faults: 1, ..OfProcess::default() };
-    let first = Reading { at, count: counts.map(|c| c.0), of: [((7, 1), of(cpu, 70))].into() };
+    let first =
+        Reading { at, took: Duration::ZERO, count: counts.map(|c| c.0), of: [((7, 1), of(cpu, 70))].into() };
     let last = Reading {
         at: at + Duration::from_secs(2),
+        took: Duration::ZERO,
         count: counts.map(|c| c.1),
         of: [((7, 1), of(cpu + Duration::from_millis(cpu_ms), 75))].into(),
     };
@@ -39,6 +41,27 @@ fn the_figures_of_a_period() {
     assert_eq!((run.cpu_per_second, run.minor_faults, run.major_faults), (Some(0.5), 5, 0));
     let run = period(&cpu(), 500, None, 0);
     assert_eq!((run.metric, run.server_cpu, run.cpu_per_second), (None, None, Some(0.25)));
+}
+
+#[test]
+fn a_slow_command_lengthens_the_period_and_its_error_is_known() {
+    let ms = Duration::from_millis;
+    let (mut first, mut last) = ends(1000, Some((0.0, 2.0)));
+    assert_eq!(first.end_of_period(ms(60)), first.at + ms(60));
+    assert_eq!(figures(&first, &last).wall_error, Some(0.0));
+    (first.took, last.took) = (ms(40), ms(60));
+    assert_eq!(first.end_of_period(ms(60)), first.at + ms(800));
+    assert_eq!(first.end_of_period(ms(900)), first.at + ms(900));
+    assert_eq!(figures(&first, &last).wall_error, Some(0.05));
+    first.took = Duration::from_secs(59);
+    assert_eq!(first.end_of_period(ms(60)), first.at + Duration::from_secs(10));
+    // The kernel's own counters are read in no time.
+    let (first, last) = ends(1000, None);
+    assert_eq!(run(&cpu(), &first, &last, None, None).unwrap().wall_error, None);
+}
+
+fn figures(first: &Reading, last: &Reading) -> Run {
+    run(&counter(), first, last, None, None).unwrap()
 }
 
 #[test]
@@ -139,12 +162,14 @@ fn issue_31_6_the_figures_of_several_processes_are_of_those_that_are_there_at_bo
     };
     let first = Reading {
         at,
+        took: Duration::ZERO,
         count: None,
         of: [((1, 1), of(100, 10.0, 0)), ((2, 1), of(400, 90.0, 0)), ((3, 1), of(700, 5.0, 30))].into(),
     };
     // The first process has waited for the third, which has used 50 ms more in the period.
     let last = Reading {
         at: at + Duration::from_secs(1),
+        took: Duration::ZERO,
         count: None,
         of: [((1, 1), of(150, 20.0, 780)), ((2, 1), of(500, 100.0, 0)), ((4, 1), of(9, 9.0, 0))].into(),
     };

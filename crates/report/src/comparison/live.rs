@@ -17,6 +17,7 @@ pub fn remarks(comparison: &Comparison, live: &Live) -> Vec<String> {
     let mut all = vec![setting(live)];
     all.extend(processes(&live.processes));
     all.push(metric(live, comparison.setting.higher_is_better));
+    all.extend(slow_command(comparison, live.period_s));
     all.extend(comparison.bare().and_then(|side| side.memory).and_then(bare_was_huge));
     all.extend(what_changed(live));
     all.push(cost(&live.switching, live.same_copy));
@@ -32,6 +33,24 @@ pub(super) fn parts_remarks(of: &Setting) -> Vec<String> {
     all.push(cost_of_parts(&live.switching));
     all.push(left(live));
     all
+}
+
+/// Says how long the periods were, if the command that counts was too slow for those asked for.
+fn slow_command(comparison: &Comparison, period_s: f64) -> Option<String> {
+    let runs = || comparison.sides.iter().flat_map(|side| &side.runs);
+    let errors: Vec<f64> = runs().map(|run| run.wall_error).collect::<Option<_>>()?;
+    let walls: Vec<f64> = runs().map(|run| run.wall).collect();
+    let (error, wall) = (stats::median(&errors).ok()?, stats::median(&walls).ok()?);
+    (wall > 1.5 * period_s).then(|| {
+        format!(
+            "Periods lasted {} (median) instead of {}, because the command that counts took {}: the moment at which it counts \
+             is known to {:.0} % of a period.",
+            seconds(wall),
+            seconds(period_s),
+            seconds(error),
+            100.0 * error / wall
+        )
+    })
 }
 
 /// Says how many processes there were, unless there was one.

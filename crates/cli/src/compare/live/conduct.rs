@@ -101,7 +101,7 @@ pub(super) fn period_as_it_is(batch: &mut Batch, options: &Options, measure: &Me
 fn one_period(batch: &mut Batch, options: &Options, measure: &MeasureOfWork) -> Result<Run> {
     let metric = &measure.metric;
     let first = measure.read(batch)?;
-    wait(first.at + options.period)?;
+    wait(first.end_of_period(options.period))?;
     let last = measure.read(batch)?;
     let gauge = metric.gauge().map(|command| command.number()).transpose()?;
     let memory = batch.memory();
