@@ -2,17 +2,21 @@
 /* Prints "ready", waits until stdin ends, and checks its code and constants before and
  * after. Meanwhile `hold spin` calls the function in the middle of its code every 10 ms,
  * for a debugger; `hold burn` calls functions all the time, for a profiler; `hold serve` makes a
- * system call after every few of them, as a server does. */
+ * system call after every few of them, as a server does. With NO_THP in its environment it forbids huge pages to itself. */
 #define _GNU_SOURCE
 #include "fat.h"
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 int main(int argc, char **argv)
 {
 	char byte;
+	if (getenv("NO_THP"))
+		prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
 	printf("wrong %zu\nready\n", fat_wrong(1));
 	fflush(stdout);
 	struct pollfd input = { .fd = 0, .events = POLLIN };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Maps the copies that a process has from the store by huge pages or by small ones. Both are the same bytes in the same
-//! memory, so that nothing but the page size differs.
+//! Maps the copies that a process has by huge pages or by small ones. Both are the same bytes, side by side in memory, so that
+//! nothing but the page size differs.
 
 use super::chosen::Chosen;
 use super::open::{in_tracer, open, read_status};
@@ -9,6 +9,7 @@ use hugelift_core::addr::{Range, human_bytes};
 use hugelift_core::maps::Mapping;
 use hugelift_core::target::Fault;
 use hugelift_inject::live::{Pages, Stops};
+use hugelift_linux::machine::thp_switch::Allowance;
 use hugelift_linux::proc::procfs::Process;
 use std::time::{Duration, Instant};
 
@@ -25,19 +26,20 @@ pub struct Resized {
     pub took: Duration,
 }
 
-/// Maps each of these copies that is a file of the store by the pages that are named with it. All others stay as they are, and
-/// so does a copy that was written to.
+/// Maps each of these copies by the pages that are named with it. Copies on pages of the pool stay as they are, and so does a
+/// copy of a file of the store that was written to.
 ///
 /// # Errors
 /// One line that says why the process cannot be changed. If a thread was lost meanwhile, some of them may be changed.
 pub fn map_by(chosen: Chosen, seccomp: Seccomp, copies: &[(Range, Pages)]) -> Result<Resized, String> {
     let began = Instant::now();
     let chosen = chosen.reached()?;
-    read_status(chosen.pid)?;
+    let status = read_status(chosen.pid)?;
     let mappings = Process::new(chosen.pid).maps().map_err(|e| e.to_string())?;
     let wanted: Vec<(Mapping, Pages)> = mappings.iter().flat_map(|mapping| pieces(mapping, copies)).collect();
     in_tracer(|| {
         let mut live = open(chosen, &mappings, seccomp)?;
+        live.allow_thp((status.thp_enabled == Some(false)).then(Allowance::here).flatten());
         let (mut mapped, mut complaints) = (Vec::new(), Vec::new());
         for (mapping, pages) in wanted {
             match live.map_by(&mapping, pages) {
@@ -56,13 +58,13 @@ pub fn map_by(chosen: Chosen, seccomp: Seccomp, copies: &[(Range, Pages)]) -> Re
 /// Returns what of a mapping is to be mapped by which pages: all of it, if one copy lies in it alone; else each part that is a
 /// copy, or a part of one.
 fn pieces(mapping: &Mapping, copies: &[(Range, Pages)]) -> Vec<(Mapping, Pages)> {
-    if !mapping.is_file() || mapping.prot.write {
+    if mapping.prot.write || mapping.is_copy_on_pool() {
         return Vec::new();
     }
     let mut own = copies.iter().filter(|(copy, _)| mapping.range.intersect(*copy).is_some());
     match (own.next(), own.next()) {
-        // It may reach beyond what is known.
-        (Some((copy, pages)), None) if mapping.range.covers(*copy) => vec![(mapping.clone(), *pages)],
+        // A mapping of the store may reach beyond what is known.
+        (Some((copy, pages)), None) if mapping.is_file() && mapping.range.covers(*copy) => vec![(mapping.clone(), *pages)],
         (first, second) => {
             let all = first.into_iter().chain(second).chain(own);
             all.filter_map(|(copy, pages)| Some((mapping.within(*copy)?, *pages))).collect()

@@ -86,7 +86,7 @@ fn what_changed(live: &Live) -> Vec<String> {
     all.extend(live.not_lifted.iter().map(alone));
     if live.left_out_bytes > 0 {
         all.push(format!(
-            "{} of the copies had the same pages on both sides: they were written to, are not of the store, or could not be \
+            "{} of the copies had the same pages on both sides: they were written to, are on pages of the pool, or could not be \
              changed.",
             human_bytes(live.left_out_bytes)
         ));

@@ -78,7 +78,7 @@ pub struct LiveArgs {
     #[arg(long, value_name = "CMD", requires = "live", conflicts_with_all = ["metric", "server", "command"])]
     cpu_per: Option<String>,
 
-    /// Compare page sizes alone: both sides have the store's copy, mapped by huge pages or by small ones. A switch takes
+    /// Compare page sizes alone: both sides have the same copy, mapped by huge pages or by small ones. A switch takes
     /// a few milliseconds, so that periods can be short and the interval is narrow. Where the CPU joins small pages that lie side
     /// by side (AMD Zen, AArch64), the gain against the file's own pages may be larger than what this shows
     #[arg(long, requires = "live", conflicts_with_all = OTHERS)]
@@ -207,9 +207,12 @@ impl Options {
         }
         // What each part gains cannot be found out within a minute by moving bytes.
         let same_copy = live.same_copy || live.by.is_some();
-        if same_copy && !matches!(live.backing, BackingChoice::Auto | BackingChoice::Shared) {
+        if same_copy && live.backing == BackingChoice::Hugetlb {
             let option = if live.same_copy { "--same-copy" } else { "--by" };
-            return Err(format!("{option}: the copy is one of the store, which is --backing shared").into());
+            return Err(format!(
+                "{option}: a copy on pages of the pool cannot be mapped by small pages; use --backing auto, shared or thp"
+            )
+            .into());
         }
         let undoable = |part: &PartChoice| matches!(part, PartChoice::Text | PartChoice::Rodata);
         if let Some(part) = live.parts.iter().find(|part| !undoable(part)) {
@@ -276,14 +279,9 @@ fn metric(live: &LiveArgs, server: &ServerArgs) -> Option<Metric> {
     }
 }
 
-/// Returns where the copies are: of the store's alone there are huge pages that can be mapped by small ones.
-fn backing(live: &LiveArgs) -> BackingChoice {
-    if live.same_copy || live.by.is_some() { BackingChoice::Shared } else { live.backing }
-}
-
 fn policy(live: &LiveArgs) -> PolicyOptions {
     PolicyOptions {
-        backing: backing(live).into(),
+        backing: live.backing.into(),
         page: PageChoice::default(),
         parts: live.parts.iter().flat_map(|choice| choice.parts()).copied().collect(),
         data_backing: DataBacking::Thp,
@@ -297,7 +295,7 @@ fn policy(live: &LiveArgs) -> PolicyOptions {
 
 fn words(live: &LiveArgs) -> Vec<String> {
     let parts: Vec<String> = live.parts.iter().copied().map(name).collect();
-    let mut words = vec!["--backing".into(), name(backing(live)), "--parts".into(), parts.join(",")];
+    let mut words = vec!["--backing".into(), name(live.backing), "--parts".into(), parts.join(",")];
     for (option, globs) in [("--object", &live.object), ("--exclude", &live.exclude)] {
         words.extend(globs.iter().flat_map(|glob| [option.to_string(), glob.clone()]));
     }

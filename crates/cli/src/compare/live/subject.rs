@@ -176,7 +176,7 @@ impl Subject {
     /// Maps all copies by such pages.
     ///
     /// # Errors
-    /// The process cannot be changed, or none of its copies is one of the store that can be mapped so.
+    /// The process cannot be changed, or none of its copies can be mapped so.
     fn resize(&mut self, pages: Pages) -> Result<()> {
         let all: Vec<(Range, Pages)> = self.replaced.iter().map(|copy| (*copy, pages)).collect();
         self.resize_each(&all)?;
@@ -208,7 +208,10 @@ impl Subject {
             self.state = Some(State::Lifted);
             let why = resized.complaints.into_iter().next();
             let why = why.unwrap_or_else(|| {
-                format!("its copies are not of the store; 'hugelift restore {}' gives them up", self.pid)
+                format!(
+                    "its copies are on pages of the pool, which cannot be mapped by small ones; 'hugelift restore {}' gives them up",
+                    self.pid
+                )
             });
             bail!("the size of its pages was not changed: {why}");
         }
