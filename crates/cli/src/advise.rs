@@ -277,6 +277,10 @@ fn commands(pid: u32, verdict: Verdict, has_anonymous: bool) -> Vec<Command> {
     };
     if has_anonymous {
         all.push(command("inspect --heat 10 --data", "shows what of its data is in use"));
+        all.push(command(
+            "compare --same-copy --parts heap,anon --pid",
+            "measures the gain of its memory: on huge pages and on small ones in turn",
+        ));
         all.push(command("attach --parts heap,anon", "collapses its anonymous memory; that is not undone"));
     }
     all

@@ -34,6 +34,8 @@ pub struct Usage {
     pub shared_hugetlb: u64,
     /// `MADV_HUGEPAGE` was given: memory that is touched from now on becomes huge.
     pub advised: bool,
+    /// `MADV_RANDOM` or `MADV_SEQUENTIAL` was given.
+    pub paced: bool,
     /// Its other attributes.
     pub attributes: Vec<Attribute>,
 }
@@ -52,6 +54,7 @@ impl Usage {
             private_hugetlb: 0,
             shared_hugetlb: 0,
             advised: false,
+            paced: false,
             attributes: Vec::new(),
         }
     }
@@ -87,6 +90,7 @@ pub fn parse_smaps(text: &[u8]) -> Result<Vec<Usage>, MapsError> {
                 let flags = || line.split(|&b| b == b' ');
                 usage.mapping.prot.bti = flags().any(|flag| flag == b"bt");
                 usage.advised = flags().any(|flag| flag == b"hg");
+                usage.paced = flags().any(|flag| flag == b"rr" || flag == b"sr");
                 usage.attributes.extend(flags().filter_map(Attribute::of_flag));
             } else if name == b"ProtectionKey" {
                 if line[word.len()..].trim_ascii() != b"0" {

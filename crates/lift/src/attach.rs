@@ -8,38 +8,40 @@
 
 mod change;
 mod chosen;
+mod collapse;
 mod give_back;
 mod help;
 mod lift;
 mod open;
 mod page_size;
+mod switchable;
 
 pub use change::Change;
 pub use chosen::{Chosen, Name};
+pub(crate) use collapse::collapse_once;
+use collapse::{collapse_somehow, unchanged};
 pub(crate) use give_back::{GivenBack, give_back};
 pub use hugelift_inject::live::Pages;
 pub(crate) use lift::{Target, Tried, lift_if};
 pub use page_size::{Resized, map_by};
+pub use switchable::{Switchable, huge_bytes, switchable};
 
 use crate::options::{PolicyOptions, Seccomp};
-use crate::watcher::collapse::{Refused, collapse, collapse_by};
-use crate::watcher::process::Program;
 use change::{millis, report};
 use hugelift_core::addr::{Range, human_bytes};
-use hugelift_core::collapse::{Budget, Collapsed};
+use hugelift_core::collapse::Budget;
 use hugelift_core::heat::follow::Code;
 use hugelift_core::plan::plan;
 use hugelift_core::policy::{Backing, Copies, Policy, SpanChoice};
 use hugelift_core::restore::replaced;
 use hugelift_core::snapshot::{Part, Snapshot};
-use hugelift_core::target::{Fault, Target as _};
+use hugelift_core::target::Target as _;
 use hugelift_inject::live::{LIFTS_DATA, Left, Stops};
 use hugelift_inject::restore::restore as restore_copies;
 use hugelift_linux::proc::pagemap;
 use hugelift_linux::proc::procfs::Process;
 use hugelift_linux::proc::snapshot;
 use open::{forbidden_calls, free_unused, in_tracer, left, not_restored, open, read_process};
-use std::io;
 use std::time::{Duration, Instant};
 
 /// What is asked of the lift of a running process.
@@ -212,51 +214,6 @@ fn leave_out_pools(policy: &mut Policy) -> Option<&'static str> {
     )
 }
 
-/// Collapses anonymous memory from outside or, without the right for that, by a borrowed thread.
-fn collapse_somehow(
-    chosen: Chosen,
-    seccomp: Seccomp,
-    parts: &[Part],
-    budget: &Budget,
-) -> Result<(Collapsed, Stops), String> {
-    match collapse(chosen.pid, parts, budget) {
-        Err(Refused::Denied { .. }) => in_tracer(|| collapse_inside(chosen, seccomp, parts, budget)),
-        other => other.map(|done| (done, Stops::default())).map_err(|refused| refused.to_string()),
-    }
-}
-
-/// Collapses anonymous memory once. Also returns the process as it is afterwards, if any of it has become huge.
-///
-/// # Errors
-/// One line that says why nothing of it can be collapsed.
-pub(crate) fn collapse_once(
-    chosen: Chosen,
-    seccomp: Seccomp,
-    parts: &[Part],
-    budget: &Budget,
-) -> Result<(Collapsed, Option<Change>), String> {
-    let began = Instant::now();
-    let chosen = chosen.reached()?;
-    let (collapsed, stops) = collapse_somehow(chosen, seccomp, parts, budget)?;
-    // It may have ended meanwhile.
-    let now = if collapsed.huge > 0 { unchanged(chosen.pid).ok() } else { None };
-    let change = now.map(|mut change| {
-        change.count(stops);
-        change.lines.extend(collapsed.to_string().lines().next().map(String::from));
-        change.took_ms = millis(began.elapsed());
-        change
-    });
-    Ok((collapsed, change))
-}
-
-/// Reports a process as it is.
-fn unchanged(pid: u32) -> Result<Change, String> {
-    let began = Instant::now();
-    let now = snapshot::live(Some(pid), 0).map_err(|e| e.to_string())?;
-    let report = report(pid, &now, &plan(&now, &Policy::default()), None)?;
-    Ok(Change::new(Vec::new(), Vec::new(), Stops::default(), began.elapsed(), report))
-}
-
 /// Maps the files' own pages back where text and read-only data of a running process are copies.
 ///
 /// # Errors
@@ -303,26 +260,6 @@ fn restore_reached(chosen: Chosen, seccomp: Seccomp) -> Result<Change, String> {
     let report = report(pid, &after, &plan(&after, &Policy::default()), None)?;
     let lines = std::iter::once(line + &freed.unwrap_or_default()).chain(kept).collect();
     Ok(Change::new(lines, complaints, stops, began.elapsed(), report))
-}
-
-/// Collapses anonymous memory without the right to do so from outside: a borrowed thread asks for it, and is
-/// stopped for as long as the kernel copies a block.
-fn collapse_inside(
-    chosen: Chosen,
-    seccomp: Seccomp,
-    parts: &[Part],
-    budget: &Budget,
-) -> Result<(Collapsed, Stops), String> {
-    let pid = chosen.pid;
-    let (_, now) = read_process(pid)?;
-    let program = Program::open(pid).map_err(|e| format!("/proc/{pid}/pagemap: {e}"))?;
-    let mut live = open(chosen, &now.mappings, seccomp)?;
-    let mut how = |block: Range| match live.collapse(block) {
-        Err(Fault::Call { errno, .. }) => Err(io::Error::from_raw_os_error(errno)),
-        other => other.map_err(|fault| io::Error::other(fault.to_string())),
-    };
-    let collapsed = collapse_by(&program, &now, parts, budget, &mut how).map_err(|e| e.to_string())?;
-    Ok((collapsed, live.stops()))
 }
 
 /// Returns a line about data and RELRO that are on huge pages. Their copy is the program's data: what it has

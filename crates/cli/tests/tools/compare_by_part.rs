@@ -147,7 +147,7 @@ fn issue_31_7_what_cannot_be_divided_is_one_line() {
     let store = tempfile::tempdir_in("/dev/shm").expect("/dev/shm");
     for (words, says) in [
         (&["--by", "part", "--exclude", "*"][..], "there is nothing to compare"),
-        (&["--by", "part", "--backing", "thp"], "--by: the copy is one of the store"),
+        (&["--by", "part", "--backing", "hugetlb"], "--by: a copy on pages of the pool"),
         (&["--by", "part", "--parts", "data"], "--parts data"),
     ] {
         let cmd = Cmd::new([HUGELIFT, "compare", "--pid", &pid]).args(words);

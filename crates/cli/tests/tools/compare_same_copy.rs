@@ -222,8 +222,18 @@ fn issue_31_8_what_the_lift_leaves_alone_is_said() {
     let library = fat("hold").flags(&["-shared", "-fPIC", "-Wl,-z,max-page-size=0x200000"]).build();
     let started = Cmd::new([&program]).arg("serve").env("LD_PRELOAD", &library);
     let world = World::of(program, &started);
-    let words =
-        ["compare", "--pid", "PID", "--same-copy", "--backing", "shared", "--pairs", "6", "--exclude", "*.so*"];
+    let words = [
+        "compare",
+        "--pid",
+        "PID",
+        "--same-copy",
+        "--backing",
+        "shared",
+        "--pairs",
+        "6",
+        "--exclude",
+        "*.so*",
+    ];
     let outcome = world.cmd(&words).patience(2 * PATIENCE).bare();
     assert_eq!((outcome.end, &*outcome.stderr), (End::Code(0), ""), "{}", outcome.stdout);
     let said = outcome.stdout.lines().find(|line| line.starts_with("The lift left a part alone"));

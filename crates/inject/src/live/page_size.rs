@@ -3,7 +3,7 @@
 //!
 //! *A copy of a file* stays where it is: the page tables alone change, which takes less than a millisecond for 64 MB.
 //!
-//! *An anonymous copy* is split without moving a byte too: the kernel splits a huge page when a mapping ends within it
+//! *Anonymous memory*, a copy or the program's own, is split without moving a byte too: the kernel splits a huge page when a mapping ends within it
 //! (`vma_adjust_trans_huge` in mm/huge_memory.c). It becomes huge again by `MADV_COLLAPSE`, which copies it: about 0.3 ms for 2 MB.
 
 use super::read_only::{FORBIDDEN, OTHER, WRITTEN};
@@ -21,76 +21,113 @@ use std::rc::Rc;
 /// `MADV_POPULATE_READ` (Linux 5.14), which is not in the C library of every target.
 const POPULATE_READ: u64 = 22;
 
-impl Pages {
-    fn advice(self) -> u64 {
-        let advice = match self {
-            Pages::Huge => libc::MADV_HUGEPAGE,
-            Pages::Small => libc::MADV_NOHUGEPAGE,
-        };
-        advice as u64
+/// The advice by which the huge pages of a mapping are split, and that which it has afterwards.
+struct Advice {
+    sweeping: u64,
+    at_last: u64,
+    /// What is called before it is made huge again.
+    to_be_huge: Option<u64>,
+}
+
+impl Advice {
+    /// For a copy: the kernel does not make it huge by itself.
+    const OF_COPY: Advice = Advice {
+        sweeping: libc::MADV_NOHUGEPAGE as u64,
+        at_last: libc::MADV_NOHUGEPAGE as u64,
+        to_be_huge: Some(libc::MADV_HUGEPAGE as u64),
+    };
+    /// For memory of the program, which has no advice of this kind before and afterwards: it is about the order in which pages
+    /// are read from a file or from swap space. Advice about huge pages could not be taken back.
+    const OF_MEMORY: Advice =
+        Advice { sweeping: libc::MADV_RANDOM as u64, at_last: libc::MADV_NORMAL as u64, to_be_huge: None };
+
+    fn of(mapping: &Mapping) -> Advice {
+        if mapping.prot.write { Advice::OF_MEMORY } else { Advice::OF_COPY }
     }
 }
 
 impl Live {
-    /// Maps the bytes of this private mapping, which may be a part of one, by pages of the other size. It is changed only if it
-    /// cannot be written to. The mapping keeps the advice for such pages (`MADV_HUGEPAGE` or `MADV_NOHUGEPAGE`). If the process
-    /// has forbidden huge pages to itself, they are allowed meanwhile.
+    /// Maps the bytes of this private mapping, which may be a part of one, by pages of the other size. A file's mapping is
+    /// changed only if it cannot be written to. A copy keeps the advice for such pages (`MADV_HUGEPAGE` or `MADV_NOHUGEPAGE`),
+    /// and writable memory keeps what it had, where that was neither `MADV_RANDOM` nor `MADV_SEQUENTIAL`. If the process has
+    /// forbidden huge pages to itself, they are allowed meanwhile.
     ///
     /// # Errors
     /// [`Fault::Kept`] if it is not such a mapping any more; [`Fault::Call`] if madvise(2) fails; [`Fault::Lost`].
     pub fn map_by(&mut self, expected: &Mapping, pages: Pages) -> Result<(), Fault> {
-        if expected.prot.write || expected.shared {
+        let of_file = has_file(expected);
+        if expected.shared || of_file && expected.prot.write {
             return Err(Fault::Kept(OTHER.into()));
         }
         let range = expected.range;
-        match (has_file(expected), pages) {
-            (true, Pages::Small) => self.map_file_by(expected, pages),
-            (true, Pages::Huge) => self.with_thp(range, |live| live.map_file_by(expected, pages)),
-            (false, Pages::Small) => self.split(expected),
-            (false, Pages::Huge) => self.with_thp(range, |live| live.join(expected)),
+        match (of_file, pages) {
+            (true, Pages::Small) => self.map_file_by(expected, libc::MADV_NOHUGEPAGE),
+            (true, Pages::Huge) => {
+                self.with_thp(range, |live| live.map_file_by(expected, libc::MADV_HUGEPAGE))
+            }
+            (false, Pages::Small) => self.split(expected, &Advice::of(expected)),
+            (false, Pages::Huge) => self.with_thp(range, |live| live.join(expected, &Advice::of(expected))),
         }
     }
 
-    /// Splits the huge pages of an anonymous mapping. The mapping with the advice for small pages grows from its start to its
-    /// end, and ends once within each huge page.
-    fn split(&mut self, expected: &Mapping) -> Result<(), Fault> {
+    /// Splits the huge pages of an anonymous mapping. The mapping with the sweeping advice grows from its start to its end, and
+    /// ends once within each huge page.
+    fn split(&mut self, expected: &Mapping, advice: &Advice) -> Result<(), Fault> {
         let (mappings, range) = (Rc::clone(&self.mappings), expected.range);
-        let ends = blocks(range).map(|block| Addr(block.start.0 + base_page().bytes())).chain([range.end]);
-        let advise = |end: Addr| {
-            let args = [range.start.0, end.0 - range.start.0, Pages::Small.advice(), 0, 0, 0];
-            (libc::SYS_madvise, args)
+        let advise = |end: Addr, advice: u64| {
+            (libc::SYS_madvise, [range.start.0, end.0 - range.start.0, advice, 0, 0, 0])
         };
+        let within = blocks(range).map(|block| Addr(block.start.0 + base_page().bytes()));
         let mut why = None;
         let made = self.borrow(|lent| {
             why = (!mappings.has_part(expected)).then_some(OTHER);
-            let mut made = 0;
-            for (number, args) in ends.map(advise) {
-                if made < 0 || why.is_some() {
+            if why.is_some() {
+                return Ok(0);
+            }
+            let mut swept = 0;
+            for end in within.take_while(|end| *end < range.end) {
+                let (number, args) = advise(end, advice.sweeping);
+                swept = lent.call(number, args)?;
+                if swept < 0 {
                     break;
                 }
-                made = lent.call(number, args)?;
-                why = lent.refused().is_some().then_some(FORBIDDEN);
             }
-            Ok(made)
+            // Whatever came of the others, the mapping is to have one advice.
+            let (number, args) = advise(range.end, advice.at_last);
+            let last = lent.call(number, args)?;
+            why = lent.refused().is_some().then_some(FORBIDDEN);
+            Ok(swept.min(last))
         });
         outcome(made, why, range)
     }
 
     /// Makes the pages of an anonymous mapping huge, a huge page at a time: the borrowed thread is stopped while it is copied.
-    fn join(&mut self, expected: &Mapping) -> Result<(), Fault> {
+    /// The program may have released some of its memory, which stays as it is.
+    fn join(&mut self, expected: &Mapping, advice: &Advice) -> Result<(), Fault> {
         let range = expected.range;
         if !self.mappings.has_part(expected) {
             return Err(Fault::Kept(OTHER.into()));
         }
-        let args = [range.start.0, range.len(), Pages::Huge.advice(), 0, 0, 0];
-        self.call("madvise(MADV_HUGEPAGE)", range, libc::SYS_madvise, args)?;
-        blocks(range).try_for_each(|block| self.collapse_all(block))
+        if let Some(advice) = advice.to_be_huge {
+            let args = [range.start.0, range.len(), advice, 0, 0, 0];
+            self.call("madvise(MADV_HUGEPAGE)", range, libc::SYS_madvise, args)?;
+        }
+        let (mut first, mut joined) = (None, false);
+        for block in blocks(range) {
+            match self.collapse_all(block) {
+                Ok(()) => joined = true,
+                Err(lost @ Fault::Lost(_)) => return Err(lost),
+                Err(fault) if !expected.prot.write => return Err(fault),
+                Err(fault) => first = first.or(Some(fault)),
+            }
+        }
+        first.filter(|_| !joined).map_or(Ok(()), Err)
     }
 
     /// Drops the pages of a private mapping of a file from the page tables (`MADV_DONTNEED`, which for such a mapping brings the
     /// file's bytes back), and maps them again. That is done only if none of its pages was written to: their bytes would be
     /// lost. It is checked when the lent thread has entered the kernel for the call.
-    fn map_file_by(&mut self, expected: &Mapping, pages: Pages) -> Result<(), Fault> {
+    fn map_file_by(&mut self, expected: &Mapping, advice: i32) -> Result<(), Fault> {
         let (pid, mappings, range) = (self.pid, Rc::clone(&self.mappings), expected.range);
         let madvise = |advice: u64| (libc::SYS_madvise, [range.start.0, range.len(), advice, 0, 0, 0]);
         let mut why = None;
@@ -104,7 +141,7 @@ impl Live {
             if why.is_some() {
                 return Ok(0);
             }
-            let (number, args) = madvise(pages.advice());
+            let (number, args) = madvise(advice as u64);
             let advised = lent.call(number, args)?;
             let (number, args) = madvise(libc::MADV_DONTNEED as u64);
             let dropped = match advised {

@@ -58,13 +58,15 @@ pub fn map_by(chosen: Chosen, seccomp: Seccomp, copies: &[(Range, Pages)]) -> Re
 /// Returns what of a mapping is to be mapped by which pages: all of it, if one copy lies in it alone; else each part that is a
 /// copy, or a part of one.
 fn pieces(mapping: &Mapping, copies: &[(Range, Pages)]) -> Vec<(Mapping, Pages)> {
-    if mapping.prot.write || mapping.is_copy_on_pool() {
+    if mapping.is_copy_on_pool() || mapping.shared || mapping.is_file() && mapping.prot.write {
         return Vec::new();
     }
     let mut own = copies.iter().filter(|(copy, _)| mapping.range.intersect(*copy).is_some());
     match (own.next(), own.next()) {
         // A mapping of the store may reach beyond what is known.
-        (Some((copy, pages)), None) if mapping.is_file() && mapping.range.covers(*copy) => vec![(mapping.clone(), *pages)],
+        (Some((copy, pages)), None) if mapping.is_file() && mapping.range.covers(*copy) => {
+            vec![(mapping.clone(), *pages)]
+        }
         (first, second) => {
             let all = first.into_iter().chain(second).chain(own);
             all.filter_map(|(copy, pages)| Some((mapping.within(*copy)?, *pages))).collect()

@@ -68,7 +68,12 @@ pub(super) fn compare(setting: &Setting, bare: &Side, side: &Side) -> VariantRes
     let huge = side.memory.is_some_and(|memory| memory.lifted() > 0) || side.writable_gain(bare) > 0;
     let nothing_to_lift = side.liftable == Some(0);
     let finding = match estimate {
-        Some(_) if setting.live.is_some() && !live::was_switched(&bare.runs, &side.runs) => {
+        Some(_)
+            if setting
+                .live
+                .as_ref()
+                .is_some_and(|live| !live::was_switched(&bare.runs, &side.runs, live.memory)) =>
+        {
             Finding::NotSwitched
         }
         Some(estimate) => of_estimate(&estimate, setting.higher_is_better, huge),

@@ -96,6 +96,8 @@ pub struct Live {
     pub seed: u64,
     /// Both sides have the same copies, and differ in the page size alone.
     pub same_copy: bool,
+    /// The memory that the program writes was switched too.
+    pub memory: bool,
     /// Bytes of the copies that stayed as they were on both sides.
     pub left_out_bytes: u64,
     /// What the first lift left alone, and why: a line each. It is the same on both sides.
@@ -110,10 +112,11 @@ pub struct Live {
     pub switching: Switching,
 }
 
-/// Returns whether each lifted period had more text and read-only data on huge pages than every bare one.
-pub fn was_switched(bare: &[Run], lifted: &[Run]) -> bool {
-    let huge =
-        |runs: &[Run]| -> Option<Vec<u64>> { runs.iter().map(|run| Some(run.memory?.lifted())).collect() };
+/// Returns whether each lifted period had more on huge pages than every bare one: text and read-only data, and with `memory` also
+/// what the program writes.
+pub fn was_switched(bare: &[Run], lifted: &[Run], memory: bool) -> bool {
+    let bytes = |run: &Run| Some(if memory { run.memory?.huge() } else { run.memory?.lifted() });
+    let huge = |runs: &[Run]| -> Option<Vec<u64>> { runs.iter().map(bytes).collect() };
     let (Some(bare), Some(lifted)) = (huge(bare), huge(lifted)) else { return false };
     match (bare.iter().max(), lifted.iter().min()) {
         (Some(most), Some(least)) => least > most,

@@ -112,6 +112,7 @@ fn finding(metric: Metric, bare_huge: u64, lifted_huge: &[u64; 8]) -> Finding {
         settle_s: 0.2,
         seed: 1,
         same_copy: false,
+        memory: false,
         left_out_bytes: 0,
         not_lifted: Vec::new(),
         found: State::Bare,

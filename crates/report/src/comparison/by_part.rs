@@ -37,8 +37,8 @@ pub fn text(comparison: &PartsComparison, colour: bool) -> String {
         let (name, bytes) = (name(unit), human_bytes(unit.bytes));
         out += &match unit.part {
             Some(part) if part.is_writable() => format!(
-                "{name} ({bytes}) had the same pages in all periods: it holds what the program wrote, and what is once on a huge \
-                 page does not go back to small ones. 'hugelift compare' with a command measures it at a start.\n"
+                "memory that it has written to ({bytes}) had the same pages in all periods, because huge pages may add to it: \
+                 '--parts text,rodata,heap,anon' compares it too.\n"
             ),
             _ => format!("{name} had the same pages in all periods: smaps shows no change of it.\n"),
         };
@@ -63,7 +63,7 @@ fn name(unit: &Unit) -> String {
             format!("{warmth}{part} of {object}")
         }
         (Some(object), None) => object.to_string(),
-        (None, Some(_)) => "memory that it has written to".into(),
+        (None, Some(part)) => part.to_string(),
         (None, None) => "the smaller ones together".into(),
     }
 }

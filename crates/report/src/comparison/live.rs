@@ -12,6 +12,10 @@ use hugelift_measure::stats;
 const SAME_COPY: &str = "Nothing but the page size differs. Without --same-copy the bare side has the pages of the files, \
                          which lie scattered: where the CPU joins small pages that lie side by side, the gain may be larger.";
 
+/// The same for memory that the program writes.
+const SAME_MEMORY: &str = "Nothing but the page size differs: a split huge page is small pages that lie side by side, which some \
+                           CPUs join. Memory that was never huge may be scattered, and gain more.";
+
 /// Returns the remarks on the experiment, a line each.
 pub fn remarks(comparison: &Comparison, live: &Live) -> Vec<String> {
     let mut all = vec![setting(live)];
@@ -77,8 +81,10 @@ fn processes(all: &Processes) -> Option<String> {
 /// Says what of the process was the same on both sides.
 fn what_changed(live: &Live) -> Vec<String> {
     let mut all = Vec::new();
-    if live.same_copy {
-        all.push(SAME_COPY.into());
+    match (live.same_copy, live.memory) {
+        (true, true) => all.push(SAME_MEMORY.into()),
+        (true, false) => all.push(SAME_COPY.into()),
+        (false, _) => {}
     }
     let alone = |why: &String| {
         format!("The lift left a part alone, which is the same on both sides: {}", printable(why))
@@ -122,9 +128,10 @@ fn left(live: &Live) -> String {
 }
 
 fn setting(live: &Live) -> String {
-    let what = match live.same_copy {
-        true => "had the same copy on huge pages and on small ones",
-        false => "was lifted and restored",
+    let what = match (live.same_copy, live.memory) {
+        (true, true) => "had the same memory on huge pages and on small ones",
+        (true, false) => "had the same copy on huge pages and on small ones",
+        (false, _) => "was lifted and restored",
     };
     format!(
         "{} {what} in random order within each pair: periods of {}, and {} after each switch that are not counted \

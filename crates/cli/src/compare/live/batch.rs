@@ -340,6 +340,21 @@ impl Batch<'_> {
         Ok(())
     }
 
+    /// Splits the memory of each again that is to be on small pages. Returns whether any had become huge ([`Subject::split_again`]).
+    ///
+    /// # Errors
+    /// A process cannot be changed.
+    pub fn split_again(&mut self) -> Result<bool> {
+        let mut again = false;
+        for member in self.all.values_mut() {
+            if let Some(subject) = member.switched_mut() {
+                again |= subject.split_again().map_err(|error| subject.cause(error))?;
+            }
+        }
+        self.collect();
+        Ok(again)
+    }
+
     /// Adds up what has been done to each since the last time, as one step.
     fn collect(&mut self) {
         let (mut lift, mut restore) = (Vec::new(), Vec::new());

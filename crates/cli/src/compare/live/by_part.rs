@@ -16,7 +16,7 @@ use hugelift_core::addr::{Range, human_bytes};
 use hugelift_core::heat::hot::HotCode;
 use hugelift_core::policy::Policy;
 use hugelift_core::snapshot::Part;
-use hugelift_lift::attach::Pages;
+use hugelift_lift::attach::{Pages, huge_bytes};
 use hugelift_linux::proc::procfs::Process;
 use hugelift_measure::comparison::by_part::{By, PartsComparison, Unit};
 use hugelift_measure::heat;
@@ -45,7 +45,7 @@ pub fn measure(members: Members, options: &Options, by: By) -> Result<Measured<P
     let work = |batch: &mut Batch, measure: &MeasureOfWork| {
         let hot = if by == By::Heat { hot_code(batch.first.0)? } else { HotCode::default() };
         let (units, mut left_out) = those_that_switch(batch, divide(batch.copies()?, by, &hot))?;
-        left_out.extend(memory(batch.first.0));
+        left_out.extend(memory(batch.first.0).filter(|_| options.memory.is_empty()));
         pairs(batch, options, measure, units, left_out)
     };
     conduct(members, options, work, |setting, reached, figures| {
@@ -85,7 +85,12 @@ fn those_that_switch(batch: &mut Batch, all: Vec<Divided>) -> Result<(Vec<Divide
             all.iter().flat_map(|part| &part.ranges).map(|range| (*range, pages)).collect();
         batch.resize_each(&copies)?;
         let usages = Process::new(batch.first.0).with_memory().smaps().context("read its smaps")?;
+        let pid = batch.first.0;
         let of_part = |part: &Divided| -> u64 {
+            if part.unit.object.is_none() {
+                // Other memory of the same mapping may be huge in both states.
+                return huge_bytes(pid, &part.ranges);
+            }
             let lies_in =
                 |range: Range| part.ranges.iter().any(|copy| range.covers(*copy) || copy.covers(range));
             usages.iter().filter(|usage| lies_in(usage.mapping.range)).map(|usage| usage.huge()).sum()
@@ -109,8 +114,8 @@ fn those_that_switch(batch: &mut Batch, all: Vec<Divided>) -> Result<(Vec<Divide
     Ok((those, others.into_iter().map(|part| part.unit).collect()))
 }
 
-/// Returns the memory that the process has written to, if huge pages could map any of it. What the kernel has collapsed of it
-/// cannot be mapped by small pages again.
+/// Returns the memory that the process has written to, if huge pages could map any of it. It is switched only if it is asked for,
+/// because huge pages may add to it.
 fn memory(pid: u32) -> Option<Unit> {
     // It may have ended; then the first period says so.
     let total = of_process(pid, &Policy::default()).ok()?.anonymous?;

@@ -9,6 +9,7 @@ use crate::process_id;
 use clap::{Args, ValueEnum};
 use hugelift_core::policy::{Copies, PageChoice, SpanChoice};
 use hugelift_core::quantity;
+use hugelift_core::snapshot::Part;
 use hugelift_lift::attach::AttachOptions;
 use hugelift_lift::options::{DataBacking, PolicyOptions, Seccomp};
 use hugelift_measure::comparison::by_part::By;
@@ -109,7 +110,8 @@ pub struct LiveArgs {
     #[arg(long, value_enum, requires = "live", conflicts_with_all = OTHERS, default_value_t = BackingChoice::Auto)]
     backing: BackingChoice,
 
-    /// Parts to lift: text and rodata, which 'restore' can undo
+    /// Parts to lift: text and rodata, which 'restore' can undo; with --same-copy and --by also bss, heap and anon, which
+    /// the program writes
     #[arg(long, value_enum, value_delimiter = ',', requires = "live", conflicts_with_all = OTHERS,
           default_values_t = [PartChoice::Text, PartChoice::Rodata])]
     parts: Vec<PartChoice>,
@@ -172,6 +174,8 @@ pub struct Options {
     pub attach: AttachOptions,
     /// Whether both sides have the same copies, by huge pages and by small ones.
     pub same_copy: bool,
+    /// The memory that the program writes whose page size is changed too.
+    pub memory: Vec<Part>,
     /// Into which parts the process is divided, if what each of them gains is asked for.
     pub by: Option<By>,
     /// What the verdict is on; `None`: what the process shows to be steady.
@@ -214,14 +218,18 @@ impl Options {
             )
             .into());
         }
-        let undoable = |part: &PartChoice| matches!(part, PartChoice::Text | PartChoice::Rodata);
-        if let Some(part) = live.parts.iter().find(|part| !undoable(part)) {
-            let name = name(*part);
+        let is_code = |part: &PartChoice| matches!(part, PartChoice::Text | PartChoice::Rodata);
+        let is_memory =
+            |part: &PartChoice| matches!(part, PartChoice::Bss | PartChoice::Heap | PartChoice::Anon);
+        let is_possible = |part: &&PartChoice| is_code(part) || same_copy && is_memory(part);
+        if let Some(part) = live.parts.iter().find(|part| !is_possible(part)) {
+            let (name, helps) = (name(*part), if is_memory(part) { "; --same-copy compares it" } else { "" });
             return Err(format!(
-                "--parts {name}: 'hugelift restore' undoes text and rodata alone, so there would be no bare periods"
+                "--parts {name}: 'hugelift restore' undoes text and rodata alone, so there would be no bare periods{helps}"
             )
             .into());
         }
+        let memory = live.parts.iter().filter(|part| is_memory(part)).flat_map(|choice| choice.parts());
         let metric = metric(live, server);
         let gauge = metric.as_ref().is_some_and(|metric| metric.gauge().is_some());
         if server.higher_is_better && !gauge {
@@ -239,6 +247,7 @@ impl Options {
             higher_is_better: server.higher_is_better || matches!(metric, Some(Metric::Counter { .. })),
             metric,
             same_copy,
+            memory: memory.copied().collect(),
             by: live.by.map(By::from),
             period: live.period.unwrap_or(if same_copy { SHORT } else { PERIOD }),
             settle: live.settle.unwrap_or(if same_copy { SETTLE / 10 } else { SETTLE }),
@@ -283,7 +292,13 @@ fn policy(live: &LiveArgs) -> PolicyOptions {
     PolicyOptions {
         backing: live.backing.into(),
         page: PageChoice::default(),
-        parts: live.parts.iter().flat_map(|choice| choice.parts()).copied().collect(),
+        parts: live
+            .parts
+            .iter()
+            .flat_map(|choice| choice.parts())
+            .filter(|part| matches!(part, Part::Text | Part::Rodata))
+            .copied()
+            .collect(),
         data_backing: DataBacking::Thp,
         numa: None,
         spare: 0,

@@ -26,9 +26,9 @@ pub fn divide(copies: Vec<Copy>, by: By, hot: &HotCode) -> Vec<Divided> {
             (By::Heat, Part::Text) => by_heat(range, hot),
             _ => vec![(None, range)],
         };
-        let part = (by != By::Object).then_some(part);
+        let part = (by != By::Object || object.is_none()).then_some(part);
         for (warmth, range) in pieces {
-            parts.entry((Some(object.clone()), part, warmth)).or_default().push(range);
+            parts.entry((object.clone(), part, warmth)).or_default().push(range);
         }
     }
     let bytes = |ranges: &[Range]| ranges.iter().map(|range| range.len()).sum();
@@ -66,7 +66,7 @@ mod tests {
 
     fn copies(objects: u64) -> Vec<Copy> {
         let copy = |object: u64, part: Part, at: u64| Copy {
-            object: format!("/lib/{object}").as_bytes().into(),
+            object: Some(format!("/lib/{object}").as_bytes().into()),
             part,
             range: Range::sized(Addr(at << 30), (object + 1) << 21).expect("a range"),
         };
@@ -102,7 +102,7 @@ mod tests {
         // Of eight huge pages of code, the third, the fourth and the last are in use.
         let at = 3 << 30;
         let copy = |part, start: u64, pages: u64| Copy {
-            object: "/lib/o".as_bytes().into(),
+            object: Some("/lib/o".as_bytes().into()),
             part,
             range: Range::sized(Addr(start), pages * MB2).expect("a range"),
         };

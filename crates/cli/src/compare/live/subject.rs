@@ -5,27 +5,31 @@ use super::options::Options;
 use crate::compare::cut::Ended;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use hugelift_core::addr::{Addr, Range, human_bytes};
+use hugelift_core::collapse::Budget;
 use hugelift_core::printable::Untrusted;
 use hugelift_core::restore::{Replaced, replaced};
 use hugelift_core::snapshot::{Part, Snapshot};
 use hugelift_lift::attach::{
-    AttachOptions, Change, Chosen, Name, Pages, attach, could_lift_again, map_by, restore,
+    AttachOptions, Change, Chosen, Name, Pages, Switchable, attach, could_lift_again, huge_bytes, map_by,
+    restore, switchable,
 };
 use hugelift_linux::proc::procfs::{Process, is_alive};
 use hugelift_linux::proc::snapshot;
 use hugelift_measure::live::{State, Switching};
 use hugelift_measure::timed::Seen;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often a restoring at the end is tried: a thread that cannot be borrowed now may be later.
 const TRIES: u32 = 3;
+/// CPU time that the first collapse of the memory may take: about a gigabyte a second.
+const LONGEST: Duration = Duration::from_secs(5);
 /// The smallest base page of the supported machines.
 const SMALLEST_PAGE: usize = 4096;
 
-/// A copy of code or of read-only data.
+/// A copy of code or of read-only data, or memory that the program writes.
 pub struct Copy {
-    /// The file that it is of.
-    pub object: Untrusted,
+    /// The file that it is of; none for memory.
+    pub object: Option<Untrusted>,
     /// What it holds.
     pub part: Part,
     /// Where it lies.
@@ -54,8 +58,13 @@ pub struct Subject {
     attach: AttachOptions,
     /// Whether only the size of the pages changes that map its copies.
     same_copy: bool,
-    /// The text and rodata that a lift replaces.
+    /// The text and rodata that a lift replaces, and the memory that is switched with it.
     replaced: Vec<Range>,
+    /// Which memory is switched.
+    parts: Vec<Part>,
+    memory: Vec<Switchable>,
+    /// The memory that is on small pages now.
+    small: Vec<Range>,
 }
 
 impl Subject {
@@ -81,6 +90,9 @@ impl Subject {
             attach: options.attach.clone(),
             same_copy: options.same_copy,
             replaced: copies,
+            parts: options.memory.clone(),
+            memory: Vec::new(),
+            small: Vec::new(),
         })
     }
 
@@ -99,6 +111,40 @@ impl Subject {
     /// # Errors
     /// It cannot be lifted, or nothing of it is huge afterwards.
     pub fn first_lift(&mut self) -> Result<()> {
+        self.memory_first()?;
+        let lifted = match self.attach.policy.parts.is_empty() {
+            true => Ok(()),
+            false => self.lift_first(),
+        };
+        match lifted {
+            Err(why) if self.memory.is_empty() || self.has_ended() => return Err(why),
+            Err(why) => self.not_lifted.push(format!("{why:#}")),
+            Ok(()) => {}
+        }
+        self.replaced.extend(self.memory.iter().map(|memory| memory.range));
+        self.state = Some(State::Lifted);
+        Ok(())
+    }
+
+    /// Collapses the memory that is switched too.
+    fn memory_first(&mut self) -> Result<()> {
+        if self.parts.is_empty() {
+            return Ok(());
+        }
+        let began = Instant::now();
+        let budget = Budget { cpu: LONGEST, ..Budget::default() };
+        let memory = switchable(self.chosen(), self.attach.seccomp, &self.parts, &budget);
+        self.memory = memory.map_err(|why| anyhow!("its memory is not made huge: {why}"))?;
+        self.switching.first_lift_ms += began.elapsed().as_secs_f64() * 1e3;
+        let name = &self.name;
+        ensure!(
+            !self.memory.is_empty() || !self.attach.policy.parts.is_empty(),
+            "there is nothing to compare: no whole huge page of the memory of {name} holds enough data"
+        );
+        Ok(())
+    }
+
+    fn lift_first(&mut self) -> Result<()> {
         // The copies that it has are never given up. A hugelift that was killed may have left them on small pages.
         if self.same_copy && self.had_copies {
             return self.resize(Pages::Huge);
@@ -113,7 +159,7 @@ impl Subject {
             })?;
         }
         let change = self.lift()?;
-        self.switching.first_lift_ms = change.took_ms;
+        self.switching.first_lift_ms += change.took_ms;
         self.replaced = copies(self.pid)?;
         let huge = Seen::now(self.pid).memory.map_or(0, |memory| memory.lifted());
         if self.replaced.is_empty() || huge == 0 {
@@ -124,17 +170,19 @@ impl Subject {
         Ok(())
     }
 
-    /// Returns its copies.
+    /// Returns its copies, and the memory that is switched with them.
     ///
     /// # Errors
     /// It cannot be read.
     pub fn copies(&self) -> Result<Vec<Copy>> {
         let snapshot = snapshot_of(self.pid)?;
         let copy = |copy: Replaced| {
-            let object = snapshot.objects.get(copy.object)?.path.clone().into();
+            let object = Some(snapshot.objects.get(copy.object)?.path.clone().into());
             Some(Copy { object, part: copy.part, range: copy.range })
         };
-        Ok(replaced(&snapshot).into_iter().filter_map(copy).collect())
+        let of_memory = |memory: &Switchable| Copy { object: None, part: memory.part, range: memory.range };
+        let copies = replaced(&snapshot).into_iter().filter_map(copy);
+        Ok(copies.chain(self.memory.iter().map(of_memory)).collect())
     }
 
     /// Brings the process into a state, unless it is in it already. All pages that a lift replaces are mapped
@@ -195,6 +243,10 @@ impl Subject {
         let resized = map_by(self.chosen(), self.attach.seccomp, copies)
             .map_err(|why| anyhow!("the size of its pages was not changed: {why}"))?;
         self.count_stops(resized.stops.count, resized.stops.longest);
+        let is_small = |(copy, pages): &(Range, Pages)| {
+            (*pages == Pages::Small && self.memory.iter().any(|one| one.range.covers(*copy))).then_some(*copy)
+        };
+        self.small = copies.iter().filter_map(is_small).collect();
         let (wanted, mapped) =
             (copies.iter().map(|(copy, _)| copy.len()).sum::<u64>(), resized.mapped.iter());
         // A mapping may reach beyond the copies that are known.
@@ -220,6 +272,23 @@ impl Subject {
         Ok(resized.mapped)
     }
 
+    /// Splits the memory again that is to be on small pages, if the kernel has made more than a twentieth of it huge meanwhile
+    /// (khugepaged does so where memory is advised, or all memory is to be huge). Returns whether it had.
+    ///
+    /// # Errors
+    /// As for [`Subject::switch`].
+    pub fn split_again(&mut self) -> Result<bool> {
+        let bytes: u64 = self.small.iter().map(|range| range.len()).sum();
+        if self.small.is_empty() || 20 * huge_bytes(self.pid, &self.small) <= bytes || self.has_ended() {
+            return Ok(false);
+        }
+        let small: Vec<(Range, Pages)> = self.small.iter().map(|range| (*range, Pages::Small)).collect();
+        let resized = map_by(self.chosen(), self.attach.seccomp, &small);
+        let resized = resized.map_err(|why| anyhow!("its memory was not split again: {why}"))?;
+        self.count_stops(resized.stops.count, resized.stops.longest);
+        Ok(true)
+    }
+
     /// Leaves the process in a state, and tries more than once. A process that has ended is left.
     ///
     /// # Errors
@@ -230,7 +299,7 @@ impl Subject {
             if self.has_ended() {
                 return Ok(None);
             }
-            left = self.switch(to);
+            left = self.switch(to).and_then(|()| self.leave_memory(to));
             if left.is_ok() {
                 return Ok(Some(to));
             }
@@ -240,6 +309,25 @@ impl Subject {
             format!("{} is not left {} ('hugelift {verb} {}' tries again)", self.name, to.name(), self.pid)
         })?;
         Ok(Some(to))
+    }
+
+    /// Leaves the memory that was switched on the pages on which it was found. If the process is left lifted on purpose, the
+    /// memory stays on huge pages.
+    fn leave_memory(&mut self, to: State) -> Result<()> {
+        let stays_huge = to == State::Lifted && self.found == State::Bare;
+        let pages = |memory: &Switchable| match memory.was_huge || stays_huge {
+            true => (memory.range, Pages::Huge),
+            false => (memory.range, Pages::Small),
+        };
+        if self.memory.is_empty() || self.has_ended() {
+            return Ok(());
+        }
+        let all: Vec<(Range, Pages)> = self.memory.iter().map(pages).collect();
+        let resized = map_by(self.chosen(), self.attach.seccomp, &all);
+        self.count_stops(resized.as_ref().map_or(0, |done| done.stops.count), Duration::ZERO);
+        resized.map_err(|why| anyhow!("its memory stays on the pages that it has: {why}"))?;
+        self.memory.clear();
+        Ok(())
     }
 
     /// Returns the state in which it is: lifted, if any of it is a copy.
