@@ -4,6 +4,7 @@
 //! copied from outside.
 
 mod came;
+mod collapse;
 mod data;
 mod files;
 mod find;
@@ -45,6 +46,7 @@ use hugelift_linux::machine::cgroup::Frozen;
 use hugelift_linux::machine::frozen_group_of;
 use hugelift_linux::machine::thp_switch::Allowance;
 use hugelift_linux::proc::mapping::Mappings;
+use hugelift_linux::proc::pidfd::pidfd_open;
 use hugelift_linux::proc::procfs::Process;
 use ledger::Ledger;
 pub use ledger::Left;
@@ -53,6 +55,7 @@ use nix::fcntl::{Flock, FlockArg};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt as _;
 use std::rc::Rc;
 use std::time::Duration;
@@ -121,6 +124,8 @@ pub struct Live {
     /// `/proc/PID/mem`, opened before anything else: after execve(2) it reads nothing. It is locked, so that
     /// one hugelift at a time changes the process. Who may not trace the process cannot lock it.
     memory: Rc<Flock<File>>,
+    /// The process itself; `None` before Linux 5.3.
+    process: Option<OwnedFd>,
     /// The list of its mappings.
     mappings: Rc<Mappings>,
     /// The memory of ours in it, and where that is written down in the process.
@@ -188,6 +193,7 @@ impl Live {
             pid,
             caves,
             memory,
+            process: pidfd_open(pid.cast_unsigned()).ok(),
             mappings,
             scratch: Scratch::default(),
             ledger,

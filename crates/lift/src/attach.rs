@@ -88,7 +88,8 @@ fn attach_reached(chosen: Chosen, options: &AttachOptions) -> Result<Change, Str
     };
     if !anonymous.is_empty() {
         let budget = Budget { cpu: options.cpu, added: options.added, spare: options.policy.spare };
-        let collapsed = chosen.check().and_then(|()| collapse_somehow(chosen, seccomp, &anonymous, &budget));
+        let collapsed =
+            chosen.check().and_then(|()| collapse_somehow(chosen, seccomp, &anonymous, &[], &budget));
         match collapsed {
             Ok((collapsed, stops)) => {
                 change.count(stops);

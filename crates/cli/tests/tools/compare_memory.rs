@@ -3,12 +3,16 @@
 //! end as it was found.
 
 use crate::common::huge::smaps;
-use crate::common::run::PATIENCE;
+use crate::common::run::{PATIENCE, until};
 use crate::common::{Cmd, End, HUGELIFT, Held, Outcome, fat, fits};
 use crate::need_root;
 use hugelift_core::attribute::Attribute;
 use hugelift_core::smaps::Usage;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 pub const MB: u64 = 1 << 20;
 
@@ -19,6 +23,7 @@ pub fn reader(how: &str) -> Held {
     // On a busy machine it would get no CPU time in some of the short periods. Only root may do this.
     // SAFETY: setpriority(2) takes numbers only.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, held.pid(), -15) };
+    until("all of it is written", || memory(&held).rss >= 64 * MB);
     held
 }
 
@@ -92,6 +97,26 @@ fn issue_31_7_memory_is_a_part_beside_code() {
     finish(held);
 }
 
+#[test]
+fn issue_31_8_an_interrupt_leaves_memory_as_it_was() {
+    need_root!();
+    let held = reader("small");
+    for _ in 0..3 {
+        let words =
+            ["compare", "--pid", &held.pid().to_string(), "--same-copy", "--parts", "anon", "--time", "1m"];
+        let mut command = Command::new(HUGELIFT);
+        let command = command.args(words).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.spawn().expect("hugelift");
+        until("it is on huge pages", || memory(&held).anon_huge >= 60 * MB);
+        std::thread::sleep(Duration::from_millis(700));
+        kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).expect("kill");
+        child.wait().expect("its end");
+        let after = memory(&held);
+        assert_eq!((after.anon_huge, after.paced, after.advised), (0, false, false), "{after:?}");
+    }
+    finish(held);
+}
+
 /// Its mapping has advice that a change of its page size would take away.
 #[test]
 fn issue_31_8_memory_that_cannot_be_switched_is_refused() {
@@ -99,9 +124,8 @@ fn issue_31_8_memory_that_cannot_be_switched_is_refused() {
     let python = "import mmap,time\nm = mmap.mmap(-1, 64 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n\
                   m.madvise(mmap.MADV_RANDOM)\nm.write(b'1' * (64 << 20))\nprint('ready', flush=True)\n\
                   while True: sum(range(1000)); time.sleep(0)";
-    let mut random = std::process::Command::new("python3");
-    let mut random =
-        random.args(["-c", python]).stdout(std::process::Stdio::piped()).spawn().expect("python3");
+    let mut random = Command::new("python3");
+    let mut random = random.args(["-c", python]).stdout(Stdio::piped()).spawn().expect("python3");
     let mut line = [0; 5];
     std::io::Read::read_exact(random.stdout.as_mut().expect("its output"), &mut line).expect("a line");
     let pid = random.id();
@@ -109,7 +133,7 @@ fn issue_31_8_memory_that_cannot_be_switched_is_refused() {
     assert!(smaps(pid).iter().any(is_random));
     let cmd = ["compare", "--pid", &pid.to_string(), "--same-copy", "--parts", "anon", "--pairs", "6"];
     let outcome = Cmd::new([HUGELIFT]).args(cmd).patience(2 * PATIENCE).bare();
-    let still = smaps(pid).iter().any(is_random);
+    let still = smaps(pid).iter().any(|usage| is_random(usage) && usage.anon_huge == 0);
     random.kill().and_then(|()| random.wait()).expect("its end");
     assert!(still, "{outcome:?}");
     // Its interpreter may have other memory that can be switched.

@@ -21,6 +21,9 @@ use std::rc::Rc;
 /// `MADV_POPULATE_READ` (Linux 5.14), which is not in the C library of every target.
 const POPULATE_READ: u64 = 22;
 
+/// Huge pages that are made by one call: ctrl-C waits for it.
+const TOGETHER: usize = 64;
+
 /// The advice by which the huge pages of a mapping are split, and that which it has afterwards.
 struct Advice {
     sweeping: u64,
@@ -101,8 +104,7 @@ impl Live {
         outcome(made, why, range)
     }
 
-    /// Makes the pages of an anonymous mapping huge, a huge page at a time: the borrowed thread is stopped while it is copied.
-    /// The program may have released some of its memory, which stays as it is.
+    /// Makes the pages of an anonymous mapping huge. The program may have released some of its memory, which stays as it is.
     fn join(&mut self, expected: &Mapping, advice: &Advice) -> Result<(), Fault> {
         let range = expected.range;
         if !self.mappings.has_part(expected) {
@@ -113,12 +115,22 @@ impl Live {
             self.call("madvise(MADV_HUGEPAGE)", range, libc::SYS_madvise, args)?;
         }
         let (mut first, mut joined) = (None, false);
-        for block in blocks(range) {
-            match self.collapse_all(block) {
-                Ok(()) => joined = true,
-                Err(lost @ Fault::Lost(_)) => return Err(lost),
-                Err(fault) if !expected.prot.write => return Err(fault),
-                Err(fault) => first = first.or(Some(fault)),
+        // The kernel prepares each call, whatever its length.
+        let many: Vec<Range> = blocks(range).collect();
+        for blocks in many.chunks(TOGETHER) {
+            let (Some(start), Some(end)) = (blocks.first(), blocks.last()) else { continue };
+            let all = Range { start: start.start, end: end.end };
+            if matches!(self.collapse_outside(all), Some(Ok(()))) {
+                joined = true;
+                continue;
+            }
+            for block in blocks {
+                match self.collapse_somehow(*block) {
+                    Ok(()) => joined = true,
+                    Err(lost @ Fault::Lost(_)) => return Err(lost),
+                    Err(fault) if !expected.prot.write => return Err(fault),
+                    Err(fault) => first = first.or(Some(fault)),
+                }
             }
         }
         first.filter(|_| !joined).map_or(Ok(()), Err)

@@ -72,7 +72,7 @@ impl Target for Live {
     }
 
     fn collapse(&mut self, range: Range) -> Result<(), Fault> {
-        self.with_thp(range, |live| live.collapse_all(range))
+        self.with_thp(range, |live| live.collapse_somehow(range))
     }
 
     fn huge_bytes(&mut self, range: Range) -> Result<u64, Fault> {

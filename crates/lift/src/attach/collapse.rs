@@ -5,7 +5,7 @@ use super::change::{Change, millis, report};
 use super::chosen::Chosen;
 use super::open::{in_tracer, open, read_process};
 use crate::options::Seccomp;
-use crate::watcher::collapse::{Refused, collapse, collapse_by};
+use crate::watcher::collapse::{Refused, collapse, collapse_by, leave_out};
 use crate::watcher::process::Program;
 use hugelift_core::addr::Range;
 use hugelift_core::collapse::{Budget, Collapsed};
@@ -18,15 +18,16 @@ use hugelift_linux::proc::snapshot;
 use std::io;
 use std::time::Instant;
 
-/// Collapses anonymous memory from outside or, without the right for that, by a borrowed thread.
+/// Collapses anonymous memory but for the mappings of `except`, from outside or, without the right for that, by a borrowed thread.
 pub(super) fn collapse_somehow(
     chosen: Chosen,
     seccomp: Seccomp,
     parts: &[Part],
+    except: &[Range],
     budget: &Budget,
 ) -> Result<(Collapsed, Stops), String> {
-    match collapse(chosen.pid, parts, budget) {
-        Err(Refused::Denied { .. }) => in_tracer(|| collapse_inside(chosen, seccomp, parts, budget)),
+    match collapse(chosen.pid, parts, except, budget) {
+        Err(Refused::Denied { .. }) => in_tracer(|| collapse_inside(chosen, seccomp, parts, except, budget)),
         other => other.map(|done| (done, Stops::default())).map_err(|refused| refused.to_string()),
     }
 }
@@ -39,11 +40,12 @@ pub(crate) fn collapse_once(
     chosen: Chosen,
     seccomp: Seccomp,
     parts: &[Part],
+    except: &[Range],
     budget: &Budget,
 ) -> Result<(Collapsed, Option<Change>), String> {
     let began = Instant::now();
     let chosen = chosen.reached()?;
-    let (collapsed, stops) = collapse_somehow(chosen, seccomp, parts, budget)?;
+    let (collapsed, stops) = collapse_somehow(chosen, seccomp, parts, except, budget)?;
     // It may have ended meanwhile.
     let now = if collapsed.huge > 0 { unchanged(chosen.pid).ok() } else { None };
     let change = now.map(|mut change| {
@@ -69,10 +71,12 @@ fn collapse_inside(
     chosen: Chosen,
     seccomp: Seccomp,
     parts: &[Part],
+    except: &[Range],
     budget: &Budget,
 ) -> Result<(Collapsed, Stops), String> {
     let pid = chosen.pid;
-    let (_, now) = read_process(pid)?;
+    let (_, mut now) = read_process(pid)?;
+    leave_out(&mut now, except);
     let program = Program::open(pid).map_err(|e| format!("/proc/{pid}/pagemap: {e}"))?;
     let mut live = open(chosen, &now.mappings, seccomp)?;
     let mut how = |block: Range| match live.collapse(block) {

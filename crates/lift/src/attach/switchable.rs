@@ -8,6 +8,7 @@ use crate::options::Seccomp;
 use hugelift_core::addr::Range;
 use hugelift_core::attribute::Attribute;
 use hugelift_core::collapse::Budget;
+use hugelift_core::smaps::Usage;
 use hugelift_core::snapshot::Part;
 use hugelift_linux::proc::pagemap;
 use hugelift_linux::proc::procfs::Process;
@@ -38,7 +39,7 @@ pub fn switchable(
 ) -> Result<Vec<Switchable>, String> {
     let pid = chosen.reached()?.pid;
     let before = huge(pid, parts)?;
-    collapse_once(chosen, seccomp, parts, budget)?;
+    collapse_once(chosen, seccomp, parts, &left_alone(pid)?, budget)?;
     let mut all = Vec::new();
     for (part, range) in huge(pid, parts)? {
         let old: Vec<Range> = before.iter().filter_map(|(_, old)| old.intersect(range)).collect();
@@ -51,15 +52,18 @@ pub fn switchable(
     Ok(all)
 }
 
+/// Returns the mappings with advice that a change of the page size would take away.
+fn left_alone(pid: u32) -> Result<Vec<Range>, String> {
+    let usages = Process::new(pid).smaps().map_err(|e| e.to_string())?;
+    let is_left = |usage: &Usage| usage.paced || usage.attributes.contains(&Attribute::NoHuge);
+    Ok(usages.into_iter().filter(is_left).map(|usage| usage.mapping.range).collect())
+}
+
 /// Returns the stretches of these parts that huge pages map.
 fn huge(pid: u32, parts: &[Part]) -> Result<Vec<(Part, Range)>, String> {
     let snapshot = snapshot::live(Some(pid), 0).map_err(|e| e.to_string())?;
-    let usages = Process::new(pid).smaps().map_err(|e| e.to_string())?;
-    let is_left = |range: Range| {
-        let of_it = usages.iter().filter(|usage| usage.mapping.range.intersect(range).is_some());
-        let mut of_it = of_it.map(|usage| usage.paced || usage.attributes.contains(&Attribute::NoHuge));
-        of_it.any(|is_left| is_left)
-    };
+    let left = left_alone(pid)?;
+    let is_left = |range: Range| left.iter().any(|left| left.intersect(range).is_some());
     let mut extents = snapshot.extents();
     extents.extend(snapshot.anonymous(&extents));
     let mut all = Vec::new();

@@ -122,7 +122,8 @@ impl Anonymous {
             added: self.budget.added.saturating_sub(added),
             spare: self.budget.spare.saturating_sub(added),
         };
-        let result = collapse_once(Chosen { pid, start: Some(start) }, self.seccomp, &self.parts, &budget);
+        let result =
+            collapse_once(Chosen { pid, start: Some(start) }, self.seccomp, &self.parts, &[], &budget);
         let (next, pause, least) = (Instant::now(), AGAIN / 2, LEAST);
         let first = Turns { start, next, pause, least, added: 0, refused: false };
         let turns = self.processes.entry(pid).or_insert(first);

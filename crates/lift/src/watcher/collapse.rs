@@ -19,6 +19,7 @@ pub use refused::Refused;
 
 use crate::watcher::process::{NoCollapse, Program};
 use hugelift_core::addr::{Addr, PageSize, Range};
+use hugelift_core::attribute::Attribute;
 use hugelift_core::budget;
 use hugelift_core::collapse::{
     Area, Block, Budget, Choice, Chosen, Collapsed, Left, Pages, Stopped, Why, choose,
@@ -48,11 +49,11 @@ const MIN_LEFT: u64 = 4;
 /// which little is present.
 const MAX_READ: u64 = 16 << 30;
 
-/// Collapses anonymous memory of `parts` in process `pid` within `budget`.
+/// Collapses anonymous memory of `parts` in process `pid` within `budget`, without the mappings that `except` lies in.
 ///
 /// # Errors
 /// [`Refused`] if nothing can be collapsed. What happens later is in [`Collapsed`].
-pub fn collapse(pid: u32, parts: &[Part], budget: &Budget) -> Result<Collapsed, Refused> {
+pub fn collapse(pid: u32, parts: &[Part], except: &[Range], budget: &Budget) -> Result<Collapsed, Refused> {
     let program = Program::open(pid).map_err(|error| match Process::new(pid).maps() {
         // What of it cannot be read, and what helps.
         Err(ProcError::Vanished { .. }) => Refused::Vanished(pid),
@@ -61,7 +62,8 @@ pub fn collapse(pid: u32, parts: &[Part], budget: &Budget) -> Result<Collapsed, 
     })?;
     let meter = Meter::cpu();
     permitted(&program)?;
-    let snapshot = snapshot::live(Some(pid), 0)?;
+    let mut snapshot = snapshot::live(Some(pid), 0)?;
+    leave_out(&mut snapshot, except);
     let how = &mut |block| from_outside(&program, block);
     Work { meter, ..Work::new(&program, &snapshot)? }.collapse(parts, budget, how)
 }
@@ -82,6 +84,13 @@ pub fn collapse_by(
 ) -> Result<Collapsed, Refused> {
     not_switched_off(program.pid)?;
     Work { meter: Meter::Clock(Instant::now()), ..Work::new(program, snapshot)? }.collapse(parts, budget, how)
+}
+
+/// Marks mappings as memory that is not to be huge.
+pub fn leave_out(snapshot: &mut Snapshot, except: &[Range]) {
+    let starts: BTreeSet<Range> =
+        except.iter().filter_map(|range| Some(snapshot.mapping_at(range.start)?.range)).collect();
+    snapshot.special.extend(starts.into_iter().map(|range| (range, Attribute::NoHuge)));
 }
 
 fn from_outside(program: &Program, block: Range) -> io::Result<()> {

@@ -4,9 +4,10 @@
 //! process that the program has left behind.
 
 use crate::launch::descriptors::close_all_but;
+use hugelift_core::addr::Range;
 use hugelift_linux::proc::memory::MADV_COLLAPSE;
 use hugelift_linux::proc::pagemap;
-use hugelift_linux::proc::pidfd::pidfd_open;
+use hugelift_linux::proc::pidfd::{pidfd_open, process_madvise};
 use hugelift_linux::proc::procfs::Process;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -116,29 +117,12 @@ impl Program {
         }
     }
 
-    /// Makes an madvise(2) of `range` in the program, from outside; returns the bytes that were advised.
+    /// Makes an madvise(2) of `range` in the program ([`process_madvise`]).
     ///
     /// # Errors
     /// process_madvise(2)
-    pub(crate) fn advise(&self, range: Option<hugelift_core::addr::Range>, advice: i32) -> io::Result<u64> {
-        let vector = range.map(|range| libc::iovec {
-            iov_base: std::ptr::without_provenance_mut(range.start.0 as usize),
-            iov_len: range.len() as usize,
-        });
-        let (pointer, count) = (vector.as_ref().map_or(std::ptr::null(), |v| v), vector.iter().len());
-        // SAFETY: process_madvise(2) reads `count` vectors, which live through the call; the addresses in
-        // them are another process's.
-        let done = unsafe {
-            libc::syscall(
-                libc::SYS_process_madvise,
-                self.process.as_raw_fd(),
-                pointer,
-                count,
-                libc::c_long::from(advice),
-                0,
-            )
-        };
-        u64::try_from(done).map_err(|_| io::Error::last_os_error())
+    pub(crate) fn advise(&self, range: Option<Range>, advice: i32) -> io::Result<u64> {
+        process_madvise(&self.process, range, advice)
     }
 }
 

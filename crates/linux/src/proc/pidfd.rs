@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Processes by descriptor, which no later process with the same id can take over.
 
+use hugelift_core::addr::Range;
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 /// Opens process `pid`, or a thread that is not the first of its process; the descriptor is closed at execve(2), and poll(2)
 /// finds it readable once the process or that thread has ended.
@@ -18,6 +19,24 @@ pub fn pidfd_open(pid: u32) -> io::Result<OwnedFd> {
     }
 }
 
+/// Makes an madvise(2) of `range` in a process, from outside; returns the bytes that were advised. Without a range it asks whether
+/// this advice may be given to it.
+///
+/// # Errors
+/// errno(3) of process_madvise(2): EPERM, ESRCH, EINVAL if the kernel does not take this advice from outside.
+pub fn process_madvise(process: &OwnedFd, range: Option<Range>, advice: libc::c_int) -> io::Result<u64> {
+    let vector = range.map(|range| libc::iovec {
+        iov_base: std::ptr::without_provenance_mut(range.start.0 as usize),
+        iov_len: range.len() as usize,
+    });
+    let (pointer, count) = (vector.as_ref().map_or(std::ptr::null(), |v| v), vector.iter().len());
+    let (process, advice) = (process.as_raw_fd(), libc::c_long::from(advice));
+    // SAFETY: process_madvise(2) reads `count` vectors, which live through the call; the addresses in them are another
+    // process's.
+    let done = unsafe { libc::syscall(libc::SYS_process_madvise, process, pointer, count, advice, 0) };
+    u64::try_from(done).map_err(|_| io::Error::last_os_error())
+}
+
 fn open(pid: u32, flags: libc::c_int) -> io::Result<OwnedFd> {
     // SAFETY: pidfd_open(2) takes two numbers.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, flags) };
@@ -31,7 +50,6 @@ fn open(pid: u32, flags: libc::c_int) -> io::Result<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::AsRawFd;
 
     fn is_readable(fd: &OwnedFd, millis: i32) -> bool {
         let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };

@@ -259,11 +259,12 @@ impl Subject {
         if resized.mapped.is_empty() {
             self.state = Some(State::Lifted);
             let why = resized.complaints.into_iter().next();
-            let why = why.unwrap_or_else(|| {
-                format!(
+            let why = why.unwrap_or_else(|| match self.memory.is_empty() {
+                false => "it has unmapped what was compared".into(),
+                true => format!(
                     "its copies are on pages of the pool, which cannot be mapped by small ones; 'hugelift restore {}' gives them up",
                     self.pid
-                )
+                ),
             });
             bail!("the size of its pages was not changed: {why}");
         }

@@ -61,7 +61,7 @@ impl Drop for Python {
 
 /// Returns what came of it; `None` if this machine does not allow it.
 fn collapsed(pid: u32, budget: Budget) -> Option<Collapsed> {
-    match collapse(pid, &PARTS, &budget) {
+    match collapse(pid, &PARTS, &[], &budget) {
         Ok(collapsed) => {
             println!("{collapsed}");
             Some(collapsed)
@@ -243,7 +243,7 @@ fn the_cpu_time_is_kept() {
 
 #[test]
 fn processes_that_are_gone_or_have_switched_it_off() {
-    assert!(matches!(collapse(1 << 23, &PARTS, &PLENTY), Err(Refused::Vanished(_))));
+    assert!(matches!(collapse(1 << 23, &PARTS, &[], &PLENTY), Err(Refused::Vanished(_))));
     const PR_SET_THP_DISABLE: i32 = 41;
     let program = format!(
         "ctypes.CDLL(None).prctl({PR_SET_THP_DISABLE}, 1, 0, 0, 0)\n\
@@ -251,7 +251,7 @@ fn processes_that_are_gone_or_have_switched_it_off() {
         def checksum(): return 0"
     );
     let Some((python, _)) = Python::start(&program) else { return println!("SKIP: no python3") };
-    match collapse(python.pid(), &PARTS, &PLENTY) {
+    match collapse(python.pid(), &PARTS, &[], &PLENTY) {
         Err(Refused::SwitchedOff(pid)) => assert_eq!(pid, python.pid()),
         Err(Refused::NoPages | Refused::Denied { .. } | Refused::TooOld(_)) => {
             println!("SKIP: not allowed")
