@@ -5,10 +5,9 @@
 
 use crate::options::Options;
 use anyhow::{Context as _, Result, ensure};
-use hugelift_linux::proc::clock::cpu_time;
 use hugelift_measure::child::Child;
 use hugelift_measure::interrupt;
-use hugelift_measure::live::{Window, Work, WorkCounter};
+use hugelift_measure::live::{CpuClock, Window, Work, WorkCounter};
 use hugelift_measure::program::{Output, Program};
 use hugelift_measure::stats::{self, Verdict};
 use std::time::{Duration, Instant};
@@ -70,7 +69,8 @@ fn windows_of(words: &[&str], experiments: usize) -> Result<Vec<Window>> {
     let child = Child::start(&mut program.command()?)?;
     std::thread::sleep(READY);
     let counter = WorkCounter::open(child.pid());
-    let read = || Some((cpu_time(child.pid()).ok()?.as_secs_f64(), counter.counts()));
+    let clock = CpuClock::open(child.pid());
+    let read = || Some((clock.now().ok()?.as_secs_f64(), counter.counts()));
     let mut windows = Vec::new();
     let mut next = Instant::now();
     let mut before = read();

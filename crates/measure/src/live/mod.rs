@@ -4,6 +4,7 @@
 
 pub mod by_part;
 mod command;
+mod cpu_clock;
 mod metric;
 mod observed;
 mod reading;
@@ -11,6 +12,7 @@ mod waiting;
 mod work;
 
 pub use command::Command;
+pub use cpu_clock::CpuClock;
 pub use metric::Metric;
 pub use observed::{Observed, observe};
 pub use reading::{NoWork, OfProcess, Reading, run};

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What processes do before the experiment, window by window.
 
+use super::cpu_clock::CpuClock;
 use super::work::{Counts, WINDOWS, Window, Work, WorkCounter};
 use anyhow::{Result, ensure};
 use hugelift_core::proc_stat::Identity;
-use hugelift_linux::proc::clock::cpu_time;
 use hugelift_linux::proc::procfs::Process;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,13 +23,15 @@ struct SoFar {
 pub struct Observed(BTreeMap<Identity, SoFar>);
 
 impl Observed {
-    /// Reads processes now, each with its counter. One that has ended is left out.
+    /// Reads processes now, each with its clock and its counter. One that has ended is left out.
     ///
     /// # Errors
     /// All have ended.
-    pub fn now<'a>(processes: impl Iterator<Item = (Identity, &'a WorkCounter)>) -> Result<Observed> {
-        let read = |(identity, counter): (Identity, &WorkCounter)| {
-            let (cpu, counts) = (cpu_time(identity.0).ok()?, counter.counts());
+    pub fn now<'a>(
+        processes: impl Iterator<Item = (Identity, &'a CpuClock, &'a WorkCounter)>,
+    ) -> Result<Observed> {
+        let read = |(identity, clock, counter): (Identity, &CpuClock, &WorkCounter)| {
+            let (cpu, counts) = (clock.now().ok()?, counter.counts());
             let stat = Process::new(identity.0).stat().ok()?;
             let lives = stat.is_alive(identity);
             let faults_of_children = stat.minor_faults_of_children;

@@ -2,13 +2,14 @@
 //! What is read of processes at the beginning and at the end of a period, and the figures between the two.
 
 use super::command::Command;
+use super::cpu_clock::CpuClock;
 use super::metric::Metric;
 use super::work::{Work, WorkCounter};
 use crate::memory::Memory;
 use crate::run::Run;
 use anyhow::{Result, bail, ensure};
 use hugelift_core::proc_stat::Identity;
-use hugelift_linux::proc::clock::{cpu_time, ticks_per_second};
+use hugelift_linux::proc::clock::ticks_per_second;
 use hugelift_linux::proc::procfs::Process;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -42,8 +43,12 @@ pub struct OfProcess {
 
 impl OfProcess {
     /// Reads a process now; `None` if it has ended.
-    fn now(identity: Identity, counter: Option<(&WorkCounter, Work)>) -> Result<Option<OfProcess>> {
-        let Ok(cpu) = cpu_time(identity.0) else { return Ok(None) };
+    fn now(
+        identity: Identity,
+        clock: &CpuClock,
+        counter: Option<(&WorkCounter, Work)>,
+    ) -> Result<Option<OfProcess>> {
+        let Ok(cpu) = clock.now() else { return Ok(None) };
         let count = counter.map(|(counter, work)| counter.count(work)).transpose();
         match Process::new(identity.0).stat() {
             Ok(stat) if stat.is_alive(identity) => Ok(Some(OfProcess {
@@ -74,16 +79,16 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// Reads processes now, each with what the kernel counts of it. `command` may take some milliseconds; the moment is taken to
+    /// Reads processes now, each with its clock and with what the kernel counts of it. `command` may take some milliseconds; the moment is taken to
     /// be the middle.
     ///
     /// # Errors
     /// `command` fails, or what the kernel counts of a process that lives cannot be read.
     pub fn take(
-        processes: &[(Identity, Option<(&WorkCounter, Work)>)],
+        processes: &[(Identity, &CpuClock, Option<(&WorkCounter, Work)>)],
         command: Option<&Command>,
     ) -> Result<Reading> {
-        let cpu = |(identity, _): &(Identity, _)| Some((*identity, cpu_time(identity.0).ok()?));
+        let cpu = |(identity, clock, _): &(Identity, &CpuClock, _)| Some((*identity, clock.now().ok()?));
         let began = Instant::now();
         let before: BTreeMap<Identity, Duration> = match command {
             Some(_) => processes.iter().filter_map(cpu).collect(),
@@ -92,8 +97,8 @@ impl Reading {
         let count = command.map(Command::number).transpose()?;
         let took = command.map_or(Duration::ZERO, |_| began.elapsed());
         let mut of = BTreeMap::new();
-        for (identity, counter) in processes {
-            let Some(mut now) = OfProcess::now(*identity, *counter)? else { continue };
+        for (identity, clock, counter) in processes {
+            let Some(mut now) = OfProcess::now(*identity, clock, *counter)? else { continue };
             if let Some(before) = before.get(identity) {
                 now.cpu = *before + now.cpu.saturating_sub(*before) / 2;
             }

@@ -29,6 +29,8 @@ impl Code {
     pub(crate) const MAJOR_FAULTS: Code = Code::software(bindings::PERF_COUNT_SW_PAGE_FAULTS_MAJ);
     /// Switches away from a thread.
     pub(crate) const CONTEXT_SWITCHES: Code = Code::software(bindings::PERF_COUNT_SW_CONTEXT_SWITCHES);
+    /// Nanoseconds of CPU time.
+    pub(crate) const TASK_CLOCK: Code = Code::software(bindings::PERF_COUNT_SW_TASK_CLOCK);
     /// Loads that missed the first-level data cache.
     pub const L1D_LOAD_MISSES: Code =
         Code::cache(bindings::PERF_COUNT_HW_CACHE_L1D, bindings::PERF_COUNT_HW_CACHE_OP_READ);

@@ -16,7 +16,7 @@ use hugelift_linux::proc::procfs::is_alive;
 use hugelift_measure::comparison::Memory;
 use hugelift_measure::interrupt;
 use hugelift_measure::live::{
-    Command, Observed, Processes, Reading, State, Switching, Threads, Work, WorkCounter,
+    Command, CpuClock, Observed, Processes, Reading, State, Switching, Threads, Work, WorkCounter,
 };
 use hugelift_measure::timed::Seen;
 use std::collections::BTreeMap;
@@ -276,7 +276,9 @@ impl Batch<'_> {
     /// All have ended.
     pub fn observed(&self) -> Result<Observed> {
         let all = self.all.iter();
-        Observed::now(all.filter_map(|(identity, member)| Some((*identity, member.counter.as_ref()?))))
+        Observed::now(
+            all.filter_map(|(identity, member)| Some((*identity, &member.clock, member.counter.as_ref()?))),
+        )
     }
 
     /// Reads them at an end of a period.
@@ -284,11 +286,13 @@ impl Batch<'_> {
     /// # Errors
     /// `command` fails, or what the kernel counts of one that lives cannot be read.
     pub fn read(&self, work: Option<Work>, command: Option<&Command>) -> Result<Reading> {
-        let one = |(identity, member): (&Identity, _)| {
-            let member: &Member = member;
-            (*identity, member.counter.as_ref().zip(work))
-        };
-        Reading::take(&self.all.iter().map(one).collect::<Vec<_>>(), command)
+        fn one<'a>(
+            (identity, member): (&Identity, &'a Member),
+            work: Option<Work>,
+        ) -> (Identity, &'a CpuClock, Option<(&'a WorkCounter, Work)>) {
+            (*identity, &member.clock, member.counter.as_ref().zip(work))
+        }
+        Reading::take(&self.all.iter().map(|member| one(member, work)).collect::<Vec<_>>(), command)
     }
 
     /// Checks that those that were measured in a period do the work.

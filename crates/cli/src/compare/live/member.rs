@@ -9,7 +9,7 @@ use hugelift_core::printable::Untrusted;
 use hugelift_core::proc_stat::Identity;
 use hugelift_lift::attach::Name;
 use hugelift_linux::proc::procfs::{Process, is_alive};
-use hugelift_measure::live::{State, WorkCounter};
+use hugelift_measure::live::{CpuClock, State, WorkCounter};
 
 /// One of the processes.
 pub struct Member {
@@ -19,6 +19,8 @@ pub struct Member {
     pub name: Name,
     /// Why nothing of it is lifted, if so: its CPU time counts, and its pages stay.
     pub unlifted: Option<String>,
+    /// Reads its CPU time.
+    pub clock: CpuClock,
     /// Counts its work, once that is counted.
     pub counter: Option<WorkCounter>,
     /// The name of its program.
@@ -43,7 +45,8 @@ impl Member {
             Err(why) => (None, Some(format!("{:#}", why.root_cause()))),
         };
         let (name, comm, parent) = (Name::of(pid), stat.comm, stat.parent);
-        Ok(Member { identity, name, comm, unlifted, counter: None, parent, program, subject })
+        let clock = CpuClock::open(pid);
+        Ok(Member { identity, name, comm, unlifted, clock, counter: None, parent, program, subject })
     }
 
     /// Returns it if it is switched.

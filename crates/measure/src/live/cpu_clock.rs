@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The CPU time of a process, to the microsecond.
+//!
+//! The clock of a process (clock_getcpuclockid(3)) shows the time of a thread that runs just now as of the last tick of the kernel,
+//! which is up to 4 ms ago with 250 ticks a second (`thread_group_cputime` in kernel/sched/cputime.c). Over a period of 50 ms
+//! that is an error of some percent, and not one of chance: it depends on when in a tick hugelift reads, which each kind of switch
+//! shifts in its own way. A counter of the task clock (perf_event_open(2), `PERF_COUNT_SW_TASK_CLOCK`) is read on the CPU
+//! where the thread runs, and is exact. It needs no PMU.
+
+use crate::perf::counters::{Code, Counters, Start};
+use hugelift_linux::proc::clock::cpu_time;
+use hugelift_linux::proc::procfs::Process;
+use std::io;
+use std::time::Duration;
+
+/// Reads the CPU time of a process.
+#[derive(Debug)]
+pub struct CpuClock {
+    pid: u32,
+    /// What the process had used when the counters were opened, and the counters; `None` where they are not permitted.
+    exact: Option<(Duration, Counters)>,
+}
+
+impl CpuClock {
+    /// Opens the counters of all its threads, also of those that it starts later.
+    pub fn open(pid: u32) -> CpuClock {
+        let threads = Process::new(pid).threads();
+        let counters = Counters::open_for_process(&[vec![Code::TASK_CLOCK]], &threads, Start::Asked).ok();
+        counters.iter().for_each(Counters::enable);
+        CpuClock { pid, exact: cpu_time(pid).ok().zip(counters) }
+    }
+
+    /// Returns the CPU time that all threads of the process have used, also of those that have ended.
+    ///
+    /// # Errors
+    /// There is no such process.
+    pub fn now(&self) -> io::Result<Duration> {
+        let to_the_tick = cpu_time(self.pid)?;
+        let Some((before, counters)) = &self.exact else { return Ok(to_the_tick) };
+        let since = counters.read().first().and_then(|group| group.first().copied().flatten());
+        Ok(*before + Duration::from_nanos(since.map_or(0, |count| count.value)))
+    }
+
+    /// Returns whether it is exact.
+    pub fn is_exact(&self) -> bool {
+        self.exact.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Instant;
+
+    /// A thread computes all the time, while this one reads the clock. On a busy machine the thread has no CPU for a while.
+    #[test]
+    fn issue_31_8_the_time_of_a_thread_that_runs_is_known() {
+        let end = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let busy = scope.spawn(|| while !end.load(Ordering::Relaxed) {});
+            let clock = CpuClock::open(std::process::id());
+            let before = clock.now().expect("this process");
+            let mut last = before;
+            let (mut steps, began) = (0, Instant::now());
+            while began.elapsed() < Duration::from_millis(400) {
+                let now = clock.now().expect("this process");
+                assert!(now >= last, "{now:?} after {last:?}");
+                steps += u32::from(now > last);
+                last = now;
+                std::thread::sleep(Duration::from_micros(100));
+            }
+            end.store(true, Ordering::Relaxed);
+            busy.join().expect("its end");
+            if !clock.is_exact() {
+                return println!("SKIP: perf_event_open is not permitted here");
+            }
+            // By the ticks alone there are at most 100 in this time (of each CPU's 250 in a second).
+            let used = (last - before).as_micros();
+            assert!(u128::from(steps) * 1000 > used, "{steps} steps in {used} us of CPU time");
+        });
+        assert!(CpuClock::open(1 << 23).now().is_err());
+    }
+}
