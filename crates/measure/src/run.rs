@@ -84,8 +84,8 @@ pub struct Run {
     /// See [`Figure::CpuPerSecond`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_per_second: Option<f64>,
-    /// The most by which `wall` may differ from the time between two values of the counter of a running process, in seconds:
-    /// half of the time that the command which prints them took.
+    /// Of a running process the most by which `wall` may differ from the time between what was read at both ends, in seconds: half
+    /// of the time that the readings took, with the user's command.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wall_error: Option<f64>,
 }

@@ -58,7 +58,11 @@ mod tests {
     fn issue_31_8_the_time_of_a_thread_that_runs_is_known() {
         let end = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            let busy = scope.spawn(|| while !end.load(Ordering::Relaxed) {});
+            let busy = scope.spawn(|| {
+                while !end.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
             let clock = CpuClock::open(std::process::id());
             let before = clock.now().expect("this process");
             let mut last = before;

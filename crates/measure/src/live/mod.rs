@@ -15,7 +15,7 @@ pub use command::Command;
 pub use cpu_clock::CpuClock;
 pub use metric::Metric;
 pub use observed::{Observed, observe};
-pub use reading::{NoWork, OfProcess, Reading, run};
+pub use reading::{NoWork, OfProcess, Reading, Source, run};
 pub use waiting::{Threads, never_waited};
 pub use work::{Steady, WINDOWS, Window, Work, WorkCounter, choose};
 

@@ -14,10 +14,16 @@ use hugelift_linux::proc::procfs::Process;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// The least length of a period, in times of the user's command. So the moments at which it counts are known to 5 % of the period.
+/// The least length of a period, in times of a reading, which a user's command may make long. So the moments of what is read
+/// are known to 5 % of the period.
 const READINGS: u32 = 20;
 /// The longest period that is not asked for.
 const LONGEST: Duration = Duration::from_secs(10);
+
+/// The longest time between the CPU time and the count of a process. Reading them takes some microseconds for each thread.
+const AT_ONCE: Duration = Duration::from_micros(100);
+/// How often they are read at most to keep that.
+const READ_AGAIN: usize = 4;
 
 /// There was no work in a period.
 #[derive(Debug, thiserror::Error)]
@@ -43,15 +49,10 @@ pub struct OfProcess {
 
 impl OfProcess {
     /// Reads a process now; `None` if it has ended.
-    fn now(
-        identity: Identity,
-        clock: &CpuClock,
-        counter: Option<(&WorkCounter, Work)>,
-    ) -> Result<Option<OfProcess>> {
-        let Ok(cpu) = clock.now() else { return Ok(None) };
-        let count = counter.map(|(counter, work)| counter.count(work)).transpose();
-        match Process::new(identity.0).stat() {
-            Ok(stat) if stat.is_alive(identity) => Ok(Some(OfProcess {
+    fn now(process: &Source<'_>) -> Result<Option<OfProcess>> {
+        let Some((cpu, count)) = process.at_once() else { return Ok(None) };
+        match Process::new(process.identity.0).stat() {
+            Ok(stat) if stat.is_alive(process.identity) => Ok(Some(OfProcess {
                 cpu,
                 count: count?,
                 minor_faults: stat.minor_faults,
@@ -65,12 +66,47 @@ impl OfProcess {
     }
 }
 
+/// CPU time and count.
+type AtOnce = (Duration, Result<Option<f64>>);
+
+/// A process, and what its figures are read from.
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'a> {
+    /// The process.
+    pub identity: Identity,
+    /// Its CPU time.
+    pub clock: &'a CpuClock,
+    /// What the kernel counts of it, if that is the measure.
+    pub work: Option<(&'a WorkCounter, Work)>,
+}
+
+impl Source<'_> {
+    /// Reads CPU time and count at the same moment, as nearly as possible: this thread may lose its CPU between the two. `None`
+    /// if the process has ended.
+    fn at_once(&self) -> Option<AtOnce> {
+        let mut best: Option<(Duration, _)> = None;
+        for _ in 0..READ_AGAIN {
+            let began = Instant::now();
+            let cpu = self.clock.now().ok()?;
+            let count = self.work.map(|(counter, work)| counter.count(work)).transpose();
+            let took = began.elapsed();
+            if best.as_ref().is_none_or(|(least, _)| took < *least) {
+                best = Some((took, (cpu, count)));
+            }
+            if took <= AT_ONCE {
+                break;
+            }
+        }
+        best.map(|(_, read)| read)
+    }
+}
+
 /// What is read at one moment.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Reading {
     /// The moment.
     pub at: Instant,
-    /// How long the user's command took. `at` is the middle of that time; the command has counted at a moment within it.
+    /// How long the reading took, with the user's command. `at` is the middle of that time; each figure is of a moment within it.
     pub took: Duration,
     /// What the user's command counts.
     pub count: Option<f64>,
@@ -79,36 +115,33 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// Reads processes now, each with its clock and with what the kernel counts of it. `command` may take some milliseconds; the moment is taken to
-    /// be the middle.
+    /// Reads processes now. The moment is taken to be the middle: `command` may take some milliseconds, and so may the reading of
+    /// many processes.
     ///
     /// # Errors
     /// `command` fails, or what the kernel counts of a process that lives cannot be read.
-    pub fn take(
-        processes: &[(Identity, &CpuClock, Option<(&WorkCounter, Work)>)],
-        command: Option<&Command>,
-    ) -> Result<Reading> {
-        let cpu = |(identity, clock, _): &(Identity, &CpuClock, _)| Some((*identity, clock.now().ok()?));
+    pub fn take(processes: &[Source<'_>], command: Option<&Command>) -> Result<Reading> {
+        let cpu = |process: &Source<'_>| Some((process.identity, process.clock.now().ok()?));
         let began = Instant::now();
         let before: BTreeMap<Identity, Duration> = match command {
             Some(_) => processes.iter().filter_map(cpu).collect(),
             None => BTreeMap::new(),
         };
         let count = command.map(Command::number).transpose()?;
-        let took = command.map_or(Duration::ZERO, |_| began.elapsed());
         let mut of = BTreeMap::new();
-        for (identity, clock, counter) in processes {
-            let Some(mut now) = OfProcess::now(*identity, clock, *counter)? else { continue };
-            if let Some(before) = before.get(identity) {
+        for process in processes {
+            let Some(mut now) = OfProcess::now(process)? else { continue };
+            if let Some(before) = before.get(&process.identity) {
                 now.cpu = *before + now.cpu.saturating_sub(*before) / 2;
             }
-            of.insert(*identity, now);
+            of.insert(process.identity, now);
         }
+        let took = began.elapsed();
         Ok(Reading { at: began + took / 2, took, count, of })
     }
 
-    /// Returns the moment at which a period that begins here may end, if it is to last `period`. It lasts longer if the user's
-    /// command is slow: two readings may each be wrong by half the time that the command takes.
+    /// Returns the moment at which a period that begins here may end, if it is to last `period`. It lasts longer if readings are
+    /// slow: the moments of two readings may each be wrong by half the time that they take.
     pub fn end_of_period(&self, period: Duration) -> Instant {
         self.at + period.max((READINGS * self.took).min(LONGEST))
     }
@@ -207,7 +240,7 @@ pub fn run(
         metric: growth.map(|growth| growth / wall).or(gauge),
         server_cpu: growth.map(|growth| cpu / growth),
         cpu_per_second: Some(cpu / wall),
-        wall_error: first.count.map(|_| (first.took + last.took).as_secs_f64() / 2.0),
+        wall_error: Some((first.took + last.took).as_secs_f64() / 2.0),
     })
 }
 

@@ -21,7 +21,7 @@ pub fn remarks(comparison: &Comparison, live: &Live) -> Vec<String> {
     let mut all = vec![setting(live)];
     all.extend(processes(&live.processes));
     all.push(metric(live, comparison.setting.higher_is_better));
-    all.extend(slow_command(comparison, live.period_s));
+    all.extend(slow_readings(comparison, live.period_s));
     all.extend(comparison.bare().and_then(|side| side.memory).and_then(bare_was_huge));
     all.extend(what_changed(live));
     all.push(cost(&live.switching, live.same_copy));
@@ -39,16 +39,16 @@ pub(super) fn parts_remarks(of: &Setting) -> Vec<String> {
     all
 }
 
-/// Says how long the periods were, if the command that counts was too slow for those asked for.
-fn slow_command(comparison: &Comparison, period_s: f64) -> Option<String> {
+/// Says how long the periods were, if readings were too slow for those asked for.
+fn slow_readings(comparison: &Comparison, period_s: f64) -> Option<String> {
     let runs = || comparison.sides.iter().flat_map(|side| &side.runs);
     let errors: Vec<f64> = runs().map(|run| run.wall_error).collect::<Option<_>>()?;
     let walls: Vec<f64> = runs().map(|run| run.wall).collect();
     let (error, wall) = (stats::median(&errors).ok()?, stats::median(&walls).ok()?);
     (wall > 1.5 * period_s).then(|| {
         format!(
-            "Periods lasted {} (median) instead of {}, because the command that counts took {}: the moment at which it counts \
-             is known to {:.0} % of a period.",
+            "Periods lasted {} (median) instead of {}, because it took {} to read what was done: the moments of that are known to \
+             {:.0} % of a period.",
             seconds(wall),
             seconds(period_s),
             seconds(error),

@@ -16,7 +16,7 @@ use hugelift_linux::proc::procfs::is_alive;
 use hugelift_measure::comparison::Memory;
 use hugelift_measure::interrupt;
 use hugelift_measure::live::{
-    Command, CpuClock, Observed, Processes, Reading, State, Switching, Threads, Work, WorkCounter,
+    Command, Observed, Processes, Reading, Source, State, Switching, Threads, Work, WorkCounter,
 };
 use hugelift_measure::timed::Seen;
 use std::collections::BTreeMap;
@@ -286,13 +286,11 @@ impl Batch<'_> {
     /// # Errors
     /// `command` fails, or what the kernel counts of one that lives cannot be read.
     pub fn read(&self, work: Option<Work>, command: Option<&Command>) -> Result<Reading> {
-        fn one<'a>(
-            (identity, member): (&Identity, &'a Member),
-            work: Option<Work>,
-        ) -> (Identity, &'a CpuClock, Option<(&'a WorkCounter, Work)>) {
-            (*identity, &member.clock, member.counter.as_ref().zip(work))
-        }
-        Reading::take(&self.all.iter().map(|member| one(member, work)).collect::<Vec<_>>(), command)
+        let source = |(identity, member): (&Identity, _)| {
+            let Member { clock, counter, .. }: &Member = member;
+            Source { identity: *identity, clock, work: counter.as_ref().zip(work) }
+        };
+        Reading::take(&self.all.iter().map(source).collect::<Vec<_>>(), command)
     }
 
     /// Checks that those that were measured in a period do the work.
