@@ -11,6 +11,7 @@ mod copy;
 mod databases;
 mod demo;
 mod equal;
+mod equal_switched;
 mod hot;
 mod jumps;
 mod late;
@@ -119,7 +120,7 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<ExitCode> {
         "late" => &[late::run],
         "sampling" => &[sampling::run],
         "advise" => &[advise::run],
-        "equal" => &[equal::run],
+        "equal" => &[equal::run, equal_switched::run],
         "stops" => &[stops::run],
         "primed" => &[primed::run],
         "peers" => &[peers::run],
@@ -138,6 +139,7 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<ExitCode> {
             hot::run,
             sampling::run,
             equal::run,
+            equal_switched::run,
             stops::run,
             primed::run,
             peers::run,

@@ -24,7 +24,7 @@ pub(crate) use give_back::{GivenBack, give_back};
 pub use hugelift_inject::live::Pages;
 pub(crate) use lift::{Target, Tried, lift_if};
 pub use page_size::{Resized, map_by};
-pub use switchable::{Switchable, huge_bytes, switchable};
+pub use switchable::{Switchable, huge_bytes, small_bytes, switchable};
 
 use crate::options::{PolicyOptions, Seccomp};
 use change::{millis, report};

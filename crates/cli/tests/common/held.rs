@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A program that is kept running while the test examines it from outside.
 
+use super::favoured::Favoured;
 use super::run::{Cmd, End, Outcome, PATIENCE, end_group, shown, spawn, wait};
 use std::io::{Read, Write as _};
 use std::path::{Path, PathBuf};
@@ -12,6 +13,8 @@ pub struct Held {
     child: Child,
     stdin: Option<ChildStdin>,
     words: String,
+    /// Kept until it ends.
+    _turn: Option<Favoured>,
 }
 
 impl Held {
@@ -26,13 +29,22 @@ impl Held {
         Held::begin(cmd, options, program, false)
     }
 
+    /// Like [`Held::start_busy`], but it gets a CPU whatever else runs on the machine ([`Favoured`]).
+    pub fn start_favoured(cmd: &Cmd, program: &Path) -> Held {
+        let turn = Favoured::take();
+        let mut held = Held::start_busy(cmd, None, program);
+        turn.favour(held.pid());
+        held._turn = Some(turn);
+        held
+    }
+
     fn begin(cmd: &Cmd, options: Option<&[&str]>, program: &Path, asleep: bool) -> Held {
         let words = shown(&cmd.words(options));
         let mut command = cmd.command(options);
         command.stdin(Stdio::piped());
         let mut child = spawn(&mut command).unwrap_or_else(|e| panic!("{words}: {e}"));
         let stdin = child.stdin.take();
-        let mut held = Held { child, stdin, words };
+        let mut held = Held { child, stdin, words, _turn: None };
         let program = program.canonicalize().unwrap_or_else(|e| panic!("{}: {e}", program.display()));
         held.settle(&program, asleep);
         held

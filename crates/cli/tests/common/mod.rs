@@ -10,6 +10,7 @@
 pub mod browser;
 pub mod build;
 pub mod cache;
+pub mod favoured;
 pub mod guard;
 pub mod held;
 pub mod huge;

@@ -21,11 +21,7 @@ fn place() -> tempfile::TempDir {
 }
 
 fn started(program: &Path) -> Held {
-    let held = Held::start_busy(&Cmd::new([program]).arg("thp-off"), None, program);
-    // On a busy machine it would get no CPU time in some of the short periods. Only root may do this.
-    // SAFETY: setpriority(2) takes numbers only.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, held.pid(), -15) };
-    held
+    Held::start_favoured(&Cmd::new([program]).arg("thp-off"), program)
 }
 
 /// Returns the huge bytes of its code and constants.

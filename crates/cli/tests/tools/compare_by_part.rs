@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tests of `hugelift compare --pid --by`: what each part of a process gains.
 
+use crate::common::favoured::Favoured;
 use crate::common::huge::{files, pieces};
 use crate::common::run::PATIENCE;
 use crate::common::{Cmd, End, HUGELIFT, Held, Outcome, fat, fits, plain};
@@ -22,10 +23,7 @@ impl World {
         let program = fat("chase").size(8 << 20).flags(&["-O2", "-no-pie"]).build();
         let library = fat("hold").flags(&["-shared", "-fPIC", "-Wl,-z,max-page-size=0x200000"]).build();
         let started = Cmd::new([&program]).arg("8").env("LD_PRELOAD", &library);
-        let held = Held::start_busy(&started, None, &program);
-        // On a busy machine it would get no CPU time in some of the short periods. Only root may do this.
-        // SAFETY: setpriority(2) takes numbers only.
-        unsafe { libc::setpriority(libc::PRIO_PROCESS, held.pid(), -15) };
+        let held = Held::start_favoured(&started, &program);
         World { store: tempfile::tempdir_in("/dev/shm").expect("/dev/shm"), program, held }
     }
 
@@ -113,10 +111,10 @@ fn issue_31_7_each_part_is_on_huge_pages_in_one_period_of_each_pair() {
 fn issue_31_7_the_code_in_use_is_a_part_of_its_own() {
     need_root!();
     let program = plain("pages").flags(&["-fno-toplevel-reorder", "-DWIDE", "-no-pie"]).build();
+    let turn = Favoured::take();
     let pages = Pages::of(&program, &["64"]);
     let pid: u32 = pages.pid().parse().expect("a number");
-    // SAFETY: setpriority(2) takes numbers only.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, pid, -15) };
+    turn.favour(pid);
     let store = tempfile::tempdir_in("/dev/shm").expect("/dev/shm");
     let before = files(pid);
     let words = ["compare", "--json", "--by", "heat", "--pairs", "12", "--seed", "1", "--pid"];

@@ -21,11 +21,7 @@ fn working(words: &[&str]) -> (PathBuf, Held) {
 }
 
 fn started_busy(program: &Path, words: &[&str]) -> Held {
-    let held = Held::start_busy(&Cmd::new([program]).args(words), None, program);
-    // On a busy machine it would get no CPU time in some of the short periods. Only root may do this.
-    // SAFETY: setpriority(2) takes numbers only.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, held.pid(), -15) };
-    held
+    Held::start_favoured(&Cmd::new([program]).args(words), program)
 }
 
 /// Starts `hugelift compare` with these words and this store.

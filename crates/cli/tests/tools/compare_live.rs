@@ -22,10 +22,7 @@ const CLOCK: &str = "date +%s.%N";
 /// Starts a program with megabytes of code and constants that it uses all the time.
 fn busy() -> (PathBuf, Held) {
     let program = fat("hold").build();
-    let held = Held::start_busy(&Cmd::new([&program]).arg("serve"), None, &program);
-    // On a busy machine it would get no CPU time in some of the short periods. Only root may do this.
-    // SAFETY: setpriority(2) takes numbers only.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, held.pid(), -15) };
+    let held = Held::start_favoured(&Cmd::new([&program]).arg("serve"), &program);
     (program, held)
 }
 

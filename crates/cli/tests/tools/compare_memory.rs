@@ -19,10 +19,7 @@ pub const MB: u64 = 1 << 20;
 /// Starts a program that reads 64 MB of memory at random. They are on huge pages from the start, if `how` is "huge".
 pub fn reader(how: &str) -> Held {
     let program = fat("chase").size(4 << 20).flags(&["-O2"]).build();
-    let held = Held::start_busy(&Cmd::new([&program]).args(["64", how]), None, &program);
-    // On a busy machine it would get no CPU time in some of the short periods. Only root may do this.
-    // SAFETY: setpriority(2) takes numbers only.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, held.pid(), -15) };
+    let held = Held::start_favoured(&Cmd::new([&program]).args(["64", how]), &program);
     until("all of it is written", || memory(&held).rss >= 64 * MB);
     held
 }
@@ -136,11 +133,8 @@ fn issue_31_8_memory_that_cannot_be_switched_is_refused() {
     let still = smaps(pid).iter().any(|usage| is_random(usage) && usage.anon_huge == 0);
     random.kill().and_then(|()| random.wait()).expect("its end");
     assert!(still, "{outcome:?}");
-    // Its interpreter may have other memory that can be switched.
-    assert!(
-        outcome.end == End::Code(0) || outcome.stderr.contains("no whole huge page of the memory of"),
-        "{outcome:?}"
-    );
+    // Its interpreter may have other memory that can be switched, and its work may be steady or not.
+    assert!(matches!(outcome.end, End::Code(0 | 125)) && outcome.stderr.lines().count() <= 1, "{outcome:?}");
 
     let held = reader("small");
     for (words, says) in [

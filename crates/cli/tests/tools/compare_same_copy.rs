@@ -33,10 +33,7 @@ impl World {
 
     /// Starts a program by `started`.
     fn of(program: PathBuf, started: &Cmd) -> World {
-        let held = Held::start_busy(started, None, &program);
-        // On a busy machine it would get no CPU time in some of the short periods. Only root may do this.
-        // SAFETY: setpriority(2) takes numbers only.
-        unsafe { libc::setpriority(libc::PRIO_PROCESS, held.pid(), -15) };
+        let held = Held::start_favoured(started, &program);
         World { store: tempfile::tempdir_in("/dev/shm").expect("/dev/shm"), program, held }
     }
 

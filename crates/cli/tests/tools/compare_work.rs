@@ -14,11 +14,7 @@ use std::time::{Duration, Instant};
 /// Starts the program that works in this way.
 fn working(way: &str) -> Held {
     let program = fat("hold").build();
-    let held = Held::start_busy(&Cmd::new([&program]).arg(way), None, &program);
-    // On a busy machine it would get no CPU time in some of the short periods. Only root may do this.
-    // SAFETY: setpriority(2) takes numbers only.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, held.pid(), -15) };
-    held
+    Held::start_favoured(&Cmd::new([&program]).arg(way), &program)
 }
 
 fn compare(held: &Held, words: &[&str]) -> Outcome {

@@ -3,8 +3,9 @@
 //!
 //! *A copy of a file* stays where it is: the page tables alone change, which takes less than a millisecond for 64 MB.
 //!
-//! *Anonymous memory*, a copy or the program's own, is split without moving a byte too: the kernel splits a huge page when a mapping ends within it
-//! (`vma_adjust_trans_huge` in mm/huge_memory.c). It becomes huge again by `MADV_COLLAPSE`, which copies it: about 0.3 ms for 2 MB.
+//! *Anonymous memory*, a copy or the program's own, is split without moving a byte too: the kernel splits a huge page when a
+//! mapping ends within it (`vma_adjust_trans_huge` in mm/huge_memory.c). It becomes huge again by `MADV_COLLAPSE`, which copies
+//! it: about 0.3 ms for 2 MB.
 
 use super::read_only::{FORBIDDEN, OTHER, WRITTEN};
 use super::{Live, Pages};
@@ -21,7 +22,8 @@ use std::rc::Rc;
 /// `MADV_POPULATE_READ` (Linux 5.14), which is not in the C library of every target.
 const POPULATE_READ: u64 = 22;
 
-/// Huge pages that are made by one call: ctrl-C waits for it.
+/// Huge pages that are made by one call, for which ctrl-C waits, or split in one stop of a thread, of which each takes some
+/// microseconds.
 const TOGETHER: usize = 64;
 
 /// The advice by which the huge pages of a mapping are split, and that which it has afterwards.
@@ -68,7 +70,10 @@ impl Live {
             (true, Pages::Huge) => {
                 self.with_thp(range, |live| live.map_file_by(expected, libc::MADV_HUGEPAGE))
             }
-            (false, Pages::Small) => self.split(expected, &Advice::of(expected)),
+            (false, Pages::Small) => {
+                let advice = Advice::of(expected);
+                chunks(expected).into_iter().try_for_each(|chunk| self.split(&chunk, &advice))
+            }
             (false, Pages::Huge) => self.with_thp(range, |live| live.join(expected, &Advice::of(expected))),
         }
     }
@@ -193,10 +198,43 @@ fn outcome(made: Result<i64, NotLent>, why: Option<&'static str>, range: Range) 
     }
 }
 
+/// Divides a mapping at huge pages.
+fn chunks(mapping: &Mapping) -> Vec<Mapping> {
+    let all: Vec<Range> = blocks(mapping.range).collect();
+    let inner = all.iter().skip(TOGETHER).step_by(TOGETHER).map(|block| block.start);
+    let ends = inner.chain([mapping.range.end]);
+    let mut start = mapping.range.start;
+    ends.filter_map(|end| mapping.within(Range { start: std::mem::replace(&mut start, end), end })).collect()
+}
+
 /// Returns the huge pages that lie in a range as a whole.
 fn blocks(range: Range) -> impl Iterator<Item = Range> {
     let page = thp_page().unwrap_or(PageSize::MB2);
     let inner = range.inner(page);
     let starts = inner.map(|inner| (inner.start.0..inner.end.0).step_by(page.bytes() as usize));
     starts.into_iter().flatten().filter_map(move |start| Range::sized(Addr(start), page.bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hugelift_core::maps;
+
+    #[test]
+    fn chunks_cover_a_mapping_and_meet_at_huge_pages() {
+        let page = thp_page().unwrap_or(PageSize::MB2).bytes();
+        for (pages, before, after, count) in [(0, 1, 1, 1), (64, 0, 0, 1), (65, 1, 1, 2), (200, 3, 0, 4)] {
+            let base = base_page().bytes();
+            let (start, end) = (1000 * page - before * base, (1000 + pages) * page + after * base);
+            let line = format!("{start:x}-{end:x} rw-p 00000000 00:00 0 \n");
+            let mapping = maps::parse_maps(line.as_bytes()).expect("a mapping").remove(0);
+            let chunks = chunks(&mapping);
+            assert_eq!(chunks.len(), count, "{chunks:?}");
+            let joints: Vec<_> =
+                chunks.windows(2).map(|two| (two[0].range.end, two[1].range.start)).collect();
+            assert!(joints.iter().all(|(end, start)| end == start && start.0 % page == 0), "{chunks:?}");
+            let ends = (chunks[0].range.start.0, chunks[count - 1].range.end.0);
+            assert_eq!(ends, (start, end));
+        }
+    }
 }

@@ -85,6 +85,13 @@ pub fn huge_bytes(pid: u32, ranges: &[Range]) -> u64 {
     ranges.iter().map(bytes).filter_map(Result::ok).sum()
 }
 
+/// Returns the bytes of these ranges that are in memory on small pages; none if the process has ended.
+pub fn small_bytes(pid: u32, ranges: &[Range]) -> u64 {
+    let present = |range: &Range| pagemap::present_bytes(pid.cast_signed(), *range);
+    let present: u64 = ranges.iter().map(present).filter_map(Result::ok).sum();
+    present.saturating_sub(huge_bytes(pid, ranges))
+}
+
 fn unseen(pid: u32, error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::ENOTTY) => "the kernel does not show which of its memory is huge (Linux 6.7 does)".into(),

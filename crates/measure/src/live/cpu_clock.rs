@@ -11,7 +11,12 @@ use crate::perf::counters::{Code, Counters, Start};
 use hugelift_linux::proc::clock::cpu_time;
 use hugelift_linux::proc::procfs::Process;
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// The longest time that is allowed for CPU time and count of a process. Reading them takes some microseconds for each thread.
+const AT_ONCE: Duration = Duration::from_micros(100);
+/// How often they are read at most to keep that.
+const READ_AGAIN: usize = 4;
 
 /// Reads the CPU time of a process.
 #[derive(Debug)]
@@ -41,6 +46,24 @@ impl CpuClock {
         Ok(*before + Duration::from_nanos(since.map_or(0, |count| count.value)))
     }
 
+    /// Reads the CPU time, and by `count` something else at the same moment, as nearly as possible: on a busy machine this thread
+    /// may lose its CPU between the two, and then they are read again. `None` if the process has ended.
+    pub fn with<T>(&self, count: impl Fn() -> T) -> Option<(Duration, T)> {
+        let mut best: Option<(Duration, _)> = None;
+        for _ in 0..READ_AGAIN {
+            let began = Instant::now();
+            let read = (self.now().ok()?, count());
+            let took = began.elapsed();
+            if best.as_ref().is_none_or(|(least, _)| took < *least) {
+                best = Some((took, read));
+            }
+            if took <= AT_ONCE {
+                break;
+            }
+        }
+        best.map(|(_, read)| read)
+    }
+
     /// Returns whether it is exact.
     pub fn is_exact(&self) -> bool {
         self.exact.is_some()
@@ -51,7 +74,6 @@ impl CpuClock {
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicBool, Ordering};
-    use std::time::Instant;
 
     /// A thread computes all the time, while this one reads the clock. On a busy machine the thread has no CPU for a while.
     #[test]

@@ -31,7 +31,7 @@ impl Observed {
         processes: impl Iterator<Item = (Identity, &'a CpuClock, &'a WorkCounter)>,
     ) -> Result<Observed> {
         let read = |(identity, clock, counter): (Identity, &CpuClock, &WorkCounter)| {
-            let (cpu, counts) = (clock.now().ok()?, counter.counts());
+            let (cpu, counts) = clock.with(|| counter.counts())?;
             let stat = Process::new(identity.0).stat().ok()?;
             let lives = stat.is_alive(identity);
             let faults_of_children = stat.minor_faults_of_children;

@@ -20,11 +20,6 @@ const READINGS: u32 = 20;
 /// The longest period that is not asked for.
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// The longest time between the CPU time and the count of a process. Reading them takes some microseconds for each thread.
-const AT_ONCE: Duration = Duration::from_micros(100);
-/// How often they are read at most to keep that.
-const READ_AGAIN: usize = 4;
-
 /// There was no work in a period.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
@@ -81,23 +76,8 @@ pub struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// Reads CPU time and count at the same moment, as nearly as possible: this thread may lose its CPU between the two. `None`
-    /// if the process has ended.
     fn at_once(&self) -> Option<AtOnce> {
-        let mut best: Option<(Duration, _)> = None;
-        for _ in 0..READ_AGAIN {
-            let began = Instant::now();
-            let cpu = self.clock.now().ok()?;
-            let count = self.work.map(|(counter, work)| counter.count(work)).transpose();
-            let took = began.elapsed();
-            if best.as_ref().is_none_or(|(least, _)| took < *least) {
-                best = Some((took, (cpu, count)));
-            }
-            if took <= AT_ONCE {
-                break;
-            }
-        }
-        best.map(|(_, read)| read)
+        self.clock.with(|| self.work.map(|(counter, work)| counter.count(work)).transpose())
     }
 }
 

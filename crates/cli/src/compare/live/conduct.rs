@@ -23,6 +23,8 @@ const POLL: Duration = Duration::from_millis(50);
 /// How long a process may do no work before the experiment ends. A process that waits for a CPU on a busy machine does none
 /// in a short period.
 const IDLE: Duration = Duration::from_secs(2);
+/// The same in periods, if these are longer.
+const IDLE_PERIODS: u32 = 8;
 
 /// How often a period is measured because the kernel makes the memory huge. It does so every ten seconds or more seldom.
 const SPLITS: u32 = 8;
@@ -103,10 +105,13 @@ pub(super) fn period_as_it_is(batch: &mut Batch, options: &Options, measure: &Me
 
 fn period_with_work(batch: &mut Batch, options: &Options, measure: &MeasureOfWork) -> Result<Run> {
     wait(Instant::now() + options.settle)?;
-    let began = Instant::now();
+    let first = Instant::now();
     loop {
+        let began = Instant::now();
         match one_period(batch, options, measure) {
-            Err(error) if error.is::<NoWork>() && began.elapsed() < IDLE => {}
+            // A slow command makes a period long.
+            Err(error)
+                if error.is::<NoWork>() && first.elapsed() < IDLE.max(IDLE_PERIODS * began.elapsed()) => {}
             measured => return measured,
         }
     }

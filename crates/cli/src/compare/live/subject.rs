@@ -11,7 +11,7 @@ use hugelift_core::restore::{Replaced, replaced};
 use hugelift_core::snapshot::{Part, Snapshot};
 use hugelift_lift::attach::{
     AttachOptions, Change, Chosen, Name, Pages, Switchable, attach, could_lift_again, huge_bytes, map_by,
-    restore, switchable,
+    restore, small_bytes, switchable,
 };
 use hugelift_linux::proc::procfs::{Process, is_alive};
 use hugelift_linux::proc::snapshot;
@@ -326,7 +326,16 @@ impl Subject {
         let all: Vec<(Range, Pages)> = self.memory.iter().map(pages).collect();
         let resized = map_by(self.chosen(), self.attach.seccomp, &all);
         self.count_stops(resized.as_ref().map_or(0, |done| done.stops.count), Duration::ZERO);
-        resized.map_err(|why| anyhow!("its memory stays on the pages that it has: {why}"))?;
+        let resized = resized.map_err(|why| anyhow!("its memory stays on the pages that it has: {why}"))?;
+        let huge: Vec<Range> =
+            all.iter().filter(|(_, pages)| *pages == Pages::Huge).map(|one| one.0).collect();
+        let lost = small_bytes(self.pid, &huge);
+        let all: u64 = huge.iter().map(|range| range.len()).sum();
+        // The program may have released or split a little of it meanwhile.
+        if 20 * lost > all && !self.has_ended() {
+            let why = resized.complaints.first().map_or("the kernel does not say why", String::as_str);
+            bail!("{} of its memory that was on huge pages is on small ones: {why}", human_bytes(lost));
+        }
         self.memory.clear();
         Ok(())
     }
