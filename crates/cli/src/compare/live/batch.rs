@@ -20,9 +20,14 @@ use hugelift_measure::live::{
 };
 use hugelift_measure::timed::Seen;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// How often the processes are listed in a switch at most: some may come while others are switched.
 const LISTINGS: u32 = 4;
+
+/// How often the memory of a process is read that lives and shows none, and the time between two readings.
+const READINGS: u32 = 10;
+const BETWEEN: Duration = Duration::from_millis(5);
 
 /// The processes, and in which state they are.
 pub struct Batch<'a> {
@@ -306,8 +311,20 @@ impl Batch<'_> {
     /// Returns the huge parts of those that are switched; `None` where smaps of one that lives could not be read.
     pub fn memory(&self) -> Option<Memory> {
         let switched = self.all.values().filter_map(Member::switched);
+        // A process that is about to end has no memory for a moment, and one whose memory changes cannot be read in it.
+        let read = |subject: &Subject| {
+            let mut memory = Seen::now(subject.pid).memory;
+            for _ in 1..READINGS {
+                if memory.is_some() || subject.has_ended() {
+                    break;
+                }
+                std::thread::sleep(BETWEEN);
+                memory = Seen::now(subject.pid).memory;
+            }
+            memory
+        };
         let seen: Vec<(&Subject, Option<Memory>)> =
-            switched.map(|subject| (subject, Seen::now(subject.pid).memory)).collect();
+            switched.map(|subject| (subject, read(subject))).collect();
         // One that ends while it is read has no smaps.
         let living = seen.into_iter().filter(|(subject, seen)| seen.is_some() || !subject.has_ended());
         living.map(|(_, seen)| seen).reduce(|one, two| Some(one? + two?)).flatten()
