@@ -15,7 +15,7 @@ use hugelift_core::plan::plan;
 use hugelift_core::policy::{Policy, SpanChoice};
 use hugelift_core::printable::{Escape, quoted};
 use hugelift_core::quantity;
-use hugelift_core::report::{Report, anonymous, gains};
+use hugelift_core::report::{Report, anonymous, data_files, gains, shared_memory};
 use hugelift_core::snapshot::Part;
 use hugelift_heat::data::Allowed;
 use hugelift_lift::text::{Style, text};
@@ -134,6 +134,8 @@ pub fn of_process(pid: u32, policy: &Policy) -> Result<Report, Failure> {
     report.spans = gains(&snapshot, policy);
     let page = snapshot.machine.thp_page;
     report.anonymous = page.map(|page| anonymous(&snapshot, &usage, page));
+    report.shm = page.map(|page| shared_memory(&snapshot, &usage, page));
+    report.data_files = page.map(|page| data_files(&snapshot, &usage, page));
     Ok(report)
 }
 

@@ -86,6 +86,8 @@ pub enum PartChoice {
     Stack,
     /// Anonymous memory that the program maps itself, by any allocator: collapsed while it runs
     Anon,
+    /// Shared memory, for all processes that share it: collapsed while it runs
+    Shm,
     /// All of these
     All,
 }
@@ -101,6 +103,7 @@ impl PartChoice {
             PartChoice::Heap => &[Part::Heap],
             PartChoice::Stack => &[Part::Stack],
             PartChoice::Anon => &[Part::Anon],
+            PartChoice::Shm => &[Part::Shm],
             PartChoice::All => &Part::ALL,
         }
     }

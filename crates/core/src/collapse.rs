@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Decides which anonymous memory of a running process is collapsed into huge pages, and in which order.
+//! Decides which anonymous and shared memory of a running process is collapsed into huge pages, and in which order.
 //!
 //! ```text
 //!   mapping   |...|=====block=====|=====block=====|=====block=====|...|
@@ -14,9 +14,18 @@
 //!
 //! The hottest blocks are first. Where the heat is not known, the densest are first: they add the least
 //! memory.
+//!
+//! Shared memory becomes huge for all processes that map it: its pages are those of its file, and the collapse of one
+//! process's block moves them.
 
+mod area;
 mod choose;
 mod outcome;
+mod pages;
+mod why;
 
-pub use choose::{Area, Block, Budget, Choice, Chosen, Left, Pages, Why, choose};
-pub use outcome::{Collapsed, Stopped};
+pub use area::{Area, Sharing};
+pub use choose::{Budget, Choice, Chosen, Left, choose};
+pub use outcome::{Collapsed, PageTables, Stopped};
+pub use pages::{Block, Pages};
+pub use why::Why;

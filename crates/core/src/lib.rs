@@ -51,6 +51,7 @@ pub mod report;
 pub mod restore;
 pub mod scratch;
 pub mod seccomp;
+pub mod shared_memory;
 pub mod skip;
 pub mod smaps;
 pub mod snapshot;

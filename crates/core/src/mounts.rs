@@ -71,6 +71,11 @@ impl Mounts {
         kind.is_some_and(|kind| TWO_DEVICES.contains(&kind.as_str()))
     }
 
+    /// Returns whether files on `device` lie in tmpfs.
+    pub fn is_tmpfs(&self, device: Device) -> bool {
+        self.own.get(&device).or_else(|| self.theirs.get(&device)).is_some_and(|kind| kind == "tmpfs")
+    }
+
     /// Returns whether the mounts of `device` are known.
     pub fn knows(&self, device: Device) -> bool {
         self.own.contains_key(&device) || self.theirs.contains_key(&device)
@@ -124,6 +129,8 @@ mod tests {
         let mut mounts = Mounts::parse(b"", b"");
         assert!(!mounts.answers((0, 1)));
         mounts.add((0, 1), "tmpfs");
-        assert!(mounts.answers((0, 1)));
+        mounts.add((0, 2), "hugetlbfs");
+        assert!(mounts.answers((0, 1)) && mounts.answers((0, 2)));
+        assert!(mounts.is_tmpfs((0, 1)) && !mounts.is_tmpfs((0, 2)) && !mounts.is_tmpfs((0, 3)));
     }
 }

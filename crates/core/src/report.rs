@@ -17,24 +17,27 @@ mod entries;
 #[doc(hidden)]
 pub mod example;
 mod fragments;
+mod memory;
 mod part;
 mod pieces;
 pub mod summary;
 mod wants;
 
-use crate::addr::{Addr, PageSize, Range};
+use crate::addr::PageSize;
 use crate::advice::{About, Mapped, can_be_separated};
 use crate::apply::Outcome;
-use crate::collapse::Area;
 use crate::plan::{Plan, plan};
 use crate::policy::{Policy, SpanChoice};
 use crate::skip::Reason;
 use crate::smaps::Usage;
 use crate::snapshot::{Extent, Part, Snapshot};
-pub use data::{Gain, ObjectReport, PartReport, Report, SkipReport, Stretch, Total, VERSION};
+pub use data::{
+    DataFile, Gain, ObjectReport, PartReport, Report, SharedMemory, SkipReport, Stretch, Total, VERSION,
+};
 pub use entries::Entries;
 pub use fragments::Fragment;
 use fragments::fragments;
+pub use memory::{anonymous, data_files, shared_memory};
 use part::part_report;
 use pieces::Planned;
 use std::collections::BTreeMap;
@@ -50,29 +53,6 @@ pub fn gains(snapshot: &Snapshot, policy: &Policy) -> BTreeMap<SpanChoice, Gain>
         (span, Gain { bytes, page_bytes: spans.iter().map(|s| s.range.len()).sum() })
     };
     [SpanChoice::Inner, SpanChoice::Outer, SpanChoice::Auto].map(gain).into()
-}
-
-/// Returns the sums of [`Part::Anon`], which is in no object. What was never touched is not liftable, nor is
-/// what the program has excluded: allocators map much more than they use.
-pub fn anonymous(snapshot: &Snapshot, usage: &[Usage], page: PageSize) -> Total {
-    let extents = snapshot.anonymous(&snapshot.extents());
-    let mut total = Total::default();
-    for (extent, found) in extents.iter().zip(fragments(&extents, usage, page)) {
-        let at = usage.partition_point(|u| u.mapping.range.end <= extent.range.start);
-        let behind = usage[at..].iter().take_while(|u| u.mapping.range.start < extent.range.end);
-        let liftable = behind.filter_map(|used| {
-            let (range, mapping) = (used.mapping.range.intersect(extent.range)?, &used.mapping);
-            let (prot, shared, attributes) = (mapping.prot, mapping.shared, used.attributes.clone());
-            let area = Area { range, prot, shared, attributes };
-            let touched = Addr(used.rss).align_down(page).0;
-            area.refusal(page).is_none().then(|| range.inner(page).map_or(0, Range::len).min(touched))
-        });
-        let huge: u64 = found.iter().map(|fragment| fragment.huge).sum();
-        total.bytes += extent.range.len();
-        total.liftable_bytes += liftable.sum::<u64>().max(huge);
-        total.huge_bytes += huge;
-    }
-    total
 }
 
 impl Report {
@@ -142,6 +122,8 @@ impl Report {
             spans: BTreeMap::new(),
             tlb_entries,
             anonymous: None,
+            shm: None,
+            data_files: None,
             heat: None,
             data: None,
         };

@@ -6,6 +6,7 @@ use crate::addr::{Addr, PageSize, Range, human_bytes};
 use crate::attribute::Attribute;
 use crate::elf::Headers;
 use crate::maps::{FileId, Mapping, Prot};
+use crate::mounts::Device;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -32,12 +33,24 @@ pub enum Part {
     /// Anonymous memory that the program has mapped itself: any allocator's, and the stacks of its other
     /// threads. Counted as a part of the executable.
     Anon,
+    /// Shared memory, which lies in tmpfs: anonymous `MAP_SHARED`, shmget(2), memfd_create(2), files in /dev/shm. It is in
+    /// no object.
+    Shm,
 }
 
 impl Part {
     /// All of them.
-    pub const ALL: [Part; 8] =
-        [Part::Text, Part::Rodata, Part::Relro, Part::Data, Part::Bss, Part::Heap, Part::Stack, Part::Anon];
+    pub const ALL: [Part; 9] = [
+        Part::Text,
+        Part::Rodata,
+        Part::Relro,
+        Part::Data,
+        Part::Bss,
+        Part::Heap,
+        Part::Stack,
+        Part::Anon,
+        Part::Shm,
+    ];
 
     /// Returns whether the program or its loader writes to it.
     pub fn is_writable(self) -> bool {
@@ -56,6 +69,7 @@ impl fmt::Display for Part {
             Part::Heap => "heap",
             Part::Stack => "stack",
             Part::Anon => "anon",
+            Part::Shm => "shm",
         })
     }
 }
@@ -256,6 +270,9 @@ pub struct Snapshot {
     /// Stretches of file mappings that huge page table entries can map as they are: the page cache
     /// holds them in huge folios, and address and offset agree within a huge page.
     pub cached: Vec<Range>,
+    /// The devices of tmpfs of which the process maps files with `MAP_SHARED`: the shared memory
+    /// ([`Snapshot::shared_memory`]).
+    pub tmpfs: Vec<Device>,
     /// Where the heap begins, or will (`start_brk`, proc_pid_stat(5)): it grows into the space above.
     /// `None` if it is not known; then the space behind the executable is kept free for it.
     pub brk: Option<Addr>,
@@ -290,6 +307,7 @@ impl Snapshot {
             patched: Vec::new(),
             special: Vec::new(),
             cached: Vec::new(),
+            tmpfs: Vec::new(),
             brk: None,
             machine,
             stored: Stored::default(),

@@ -83,8 +83,9 @@ fn parts(word: &str) -> Result<Vec<Part>, String> {
         "stack" => vec![Part::Stack],
         // There is none at a start.
         "anon" => vec![Part::Anon],
+        "shm" => vec![Part::Shm],
         "all" => Part::ALL.to_vec(),
-        _ => return Err("parts are text, rodata, data, bss, heap, stack, anon, all".into()),
+        _ => return Err("parts are text, rodata, data, bss, heap, stack, anon, shm, all".into()),
     })
 }
 

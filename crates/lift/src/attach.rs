@@ -158,7 +158,7 @@ fn preview_reached(chosen: Chosen, options: &AttachOptions) -> Result<Change, St
 pub(crate) struct Running {
     /// The parts that are copied or mapped.
     pub(crate) mapped: Vec<Part>,
-    /// The parts that are collapsed.
+    /// The parts that are collapsed: anonymous and shared memory.
     pub(crate) anonymous: Vec<Part>,
     /// A line for each wish that only a start can fulfil.
     pub(crate) notes: Vec<&'static str>,
@@ -182,7 +182,7 @@ impl Running {
         let notes = [leave_out_edges(policy), leave_out_pools(policy), keeps_data];
         Running {
             mapped: of(&[&[Part::Text, Part::Rodata], written].concat()),
-            anonymous: of(&[Part::Bss, Part::Heap, Part::Stack, Part::Anon]),
+            anonymous: of(&[Part::Bss, Part::Heap, Part::Stack, Part::Anon, Part::Shm]),
             notes: notes.into_iter().flatten().collect(),
         }
     }

@@ -13,6 +13,7 @@ use std::fmt::Write as _;
 
 mod data;
 mod heat;
+mod memory;
 
 /// How to show it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,7 +40,7 @@ pub fn text(report: &Report, style: &Style) -> String {
     table(&mut out, report, style);
     folded(&mut out, report, style);
     bars(&mut out, report, style);
-    totals(&mut out, report);
+    totals(&mut out, report, style);
     entries(&mut out, report);
     page_cache(&mut out, report);
     gains(&mut out, report);
@@ -269,23 +270,18 @@ fn page_cache(out: &mut String, report: &Report) {
     let _ = writeln!(out, "on huge pages in the page cache now: {huge}");
 }
 
-fn totals(out: &mut String, report: &Report) {
+fn totals(out: &mut String, report: &Report, style: &Style) {
     let mut table = Table::new([LEFT.at_least(6), LEFT]);
-    // Anonymous memory of less than a huge page says nothing.
-    let anonymous = report.anonymous.iter().filter(|total| total.liftable_bytes > 0);
-    let anonymous = anonymous.map(|total| (&Part::Anon, total));
-    for (part, total) in report.totals.iter().chain(anonymous) {
+    for (part, total) in &report.totals {
         // Writable parts are lifted only on request: they get no line unless something is huge.
-        let writable = !matches!(part, Part::Text | Part::Rodata | Part::Anon);
+        let writable = !matches!(part, Part::Text | Part::Rodata);
         if writable && total.huge_bytes == 0 {
             continue;
         }
-        let percent = match total.liftable_bytes {
-            0 => String::new(),
-            n => format!(" ({} % of what is liftable)", u128::from(total.huge_bytes) * 100 / u128::from(n)),
-        };
-        let [bytes, liftable, huge] = [total.bytes, total.liftable_bytes, total.huge_bytes].map(human_bytes);
-        table.row([part.to_string(), format!("{bytes}, liftable {liftable}, huge {huge}{percent}")]);
+        table.row([part.to_string(), memory::sums(total)]);
+    }
+    for row in memory::rows(report, style.verbose) {
+        table.row(row);
     }
     *out += &table.to_string();
 }

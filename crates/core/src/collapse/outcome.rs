@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What came of collapsing the memory of a process, and how it is said.
 
-use super::choose::{Left, Why};
+use super::choose::Left;
+use super::why::Why;
 use crate::addr::human_bytes;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -33,6 +34,17 @@ impl fmt::Display for Stopped {
     }
 }
 
+/// The page tables of the processes that share memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PageTables {
+    /// How many processes have pages of it, as far as that can be read.
+    pub processes: usize,
+    /// Bytes of all their page tables (`VmPTE`) before.
+    pub before: u64,
+    /// Bytes of them afterwards.
+    pub after: u64,
+}
+
 /// What came of collapsing the memory of a process. `Display` says it in lines of text.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Collapsed {
@@ -40,6 +52,10 @@ pub struct Collapsed {
     pub tried: u64,
     /// Bytes of them that huge pages map afterwards, by what the kernel shows.
     pub huge: u64,
+    /// Bytes of `huge` that are shared memory.
+    pub shared: u64,
+    /// The page tables of all that share it, if any shared memory became huge.
+    pub tables: Option<PageTables>,
     /// Bytes of memory that these blocks have added.
     pub added: u64,
     /// CPU time of the caller; time of the clock if a thread of the process did it.
@@ -70,13 +86,31 @@ impl Collapsed {
 impl fmt::Display for Collapsed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let order = if self.by_heat { "the hottest first" } else { "the densest first" };
+        let (huge, cpu) = (human_bytes(self.huge), millis(self.cpu));
+        let kind = match self.shared {
+            0 if self.huge == 0 => "memory",
+            0 => "anonymous memory",
+            shared if shared == self.huge => "shared memory",
+            _ => "memory",
+        };
         write!(
             f,
-            "{} of anonymous memory is on huge pages now, {order}; it added {} and took {} of CPU time",
-            human_bytes(self.huge),
-            human_bytes(self.added),
-            millis(self.cpu)
+            "{huge} of {kind} is on huge pages now, {order}; it added {} and took {cpu} of CPU time",
+            human_bytes(self.added)
         )?;
+        if self.shared > 0 && self.shared < self.huge {
+            write!(f, "\n{} of it is shared memory", human_bytes(self.shared))?;
+        }
+        if let Some(PageTables { processes, before, after }) = self.tables {
+            let [before, after] = [before, after].map(human_bytes);
+            match processes {
+                0 | 1 => write!(f, "\nits page tables had {before} before and have {after} now")?,
+                n => write!(
+                    f,
+                    "\nthe page tables of the {n} processes that share it had {before} before and have {after} now"
+                )?,
+            }
+        }
         if self.huge < self.tried {
             let missing = human_bytes(self.tried - self.huge);
             write!(f, "\n{missing} more was tried and is not huge")?;

@@ -135,6 +135,7 @@ impl Kind {
             Part::Heap => Kind::Heap,
             Part::Stack => Kind::Stack,
             Part::Anon => Kind::Anon,
+            Part::Shm => Kind::Shared,
         })
     }
 }

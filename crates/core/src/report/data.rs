@@ -43,12 +43,48 @@ pub struct Report {
     /// sets it from [`anonymous`](super::anonymous).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub anonymous: Option<Total>,
+    /// The memory that the process may share with others ([`Part::Shm`]); `None` unless the caller sets it from
+    /// [`shared_memory`](super::shared_memory).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shm: Option<SharedMemory>,
+    /// The mapped files that are no objects; `None` unless the caller sets them from [`data_files`](super::data_files).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data_files: Option<Vec<DataFile>>,
     /// The code in use; `None` unless the caller has sampled it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub heat: Option<Heat>,
     /// The data in use; `None` unless the caller has watched it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data: Option<DataInUse>,
+}
+
+/// The shared memory of a process.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize)]
+pub struct SharedMemory {
+    /// Its sums.
+    #[serde(flatten)]
+    pub total: Total,
+    /// Bytes in memory that cannot be huge, as their address does not match their offset ([`crate::shared_memory`]).
+    pub incongruent_bytes: u64,
+}
+
+/// A file that a process maps and that is no object.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct DataFile {
+    /// As in `/proc/PID/maps`.
+    pub path: Untrusted,
+    /// All bytes that are mapped.
+    pub bytes: u64,
+    /// Bytes that are in memory and mapped by the process.
+    pub resident_bytes: u64,
+    /// Bytes of the whole huge pages that could map it: 0 where its address does not match its offset.
+    pub liftable_bytes: u64,
+    /// Bytes that huge pages map now, by smaps.
+    pub huge_bytes: u64,
+    /// It has been unlinked since.
+    pub deleted: bool,
+    /// The command that helps; `None` if it is huge, or nothing helps.
+    pub hint: Option<String>,
 }
 
 /// What a lift would put on huge pages.

@@ -2,7 +2,7 @@
 //! What helps where nothing of a running process could be lifted.
 
 use hugelift_core::addr::{human_bytes, size_word};
-use hugelift_core::collapse::Area;
+use hugelift_core::collapse::{Area, Sharing};
 use hugelift_core::maps::Mapping;
 use hugelift_core::smaps::Usage;
 use hugelift_core::snapshot::Machine;
@@ -51,8 +51,8 @@ pub(super) fn its_memory(pid: u32) -> Option<String> {
     let all = Process::new(pid).smaps().ok()?;
     let is_taken = |usage: &&Usage| {
         let Mapping { range, prot, shared, .. } = usage.mapping;
-        let area = Area { range, prot, shared, attributes: usage.attributes.clone() };
-        let is_other = usage.mapping.is_file() || usage.mapping.is_named("[stack]") || !prot.write;
+        let area = Area { range, prot, sharing: Sharing::Private, attributes: usage.attributes.clone() };
+        let is_other = shared || usage.mapping.is_file() || usage.mapping.is_named("[stack]") || !prot.write;
         // On average half of it is there, so that a part of it is dense enough.
         !is_other && area.refusal(page).is_none() && usage.rss.saturating_mul(2) >= range.len()
     };

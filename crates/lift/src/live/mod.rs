@@ -139,7 +139,8 @@ impl LiveLift {
         program: &Untrusted,
         options: &LiftOptions,
     ) -> Option<LiveLift> {
-        let anonymous: Vec<Part> = policy.parts.iter().copied().filter(|part| *part == Part::Anon).collect();
+        let is_collapsed = |part: &Part| matches!(part, Part::Anon | Part::Shm);
+        let anonymous: Vec<Part> = policy.parts.iter().copied().filter(is_collapsed).collect();
         let budget = Budget { spare: policy.spare, ..Budget::default() };
         let wanted =
             Wanted::new(policy, Seccomp::Auto).anonymous(anonymous, budget, false).hot(options.copies_hot());

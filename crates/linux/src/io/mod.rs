@@ -3,6 +3,7 @@
 
 pub mod console;
 pub mod entry;
+pub mod holes;
 pub mod open;
 pub mod output;
 pub mod read;

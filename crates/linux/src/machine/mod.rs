@@ -86,6 +86,12 @@ pub fn thp_page() -> Option<PageSize> {
     mode.and(page)
 }
 
+/// Returns whether shared memory gets no huge pages at all: `shmem_enabled` is `deny`
+/// (Documentation/admin-guide/mm/transhuge.rst).
+pub fn shmem_is_denied() -> bool {
+    read_text(&Path::new(sysfs::THP).join("shmem_enabled")).is_some_and(|text| text.contains("[deny]"))
+}
+
 /// Returns the sizes of transparent pages below [`thp_page`] that `MADV_HUGEPAGE` may bring, largest first.
 pub fn folios() -> Vec<PageSize> {
     let below = thp_page();

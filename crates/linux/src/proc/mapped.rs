@@ -16,11 +16,12 @@ use crate::io::open;
 use crate::proc::procfs::Process;
 use hugelift_core::addr::Range;
 use hugelift_core::maps::{FileId, Mapping};
-use hugelift_core::mounts::Mounts;
+use hugelift_core::mounts::{Device, Mounts};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::statfs::{BTRFS_SUPER_MAGIC, FsType, OVERLAYFS_SUPER_MAGIC, fstatfs};
 use nix::unistd::geteuid;
 use std::cell::OnceCell;
+use std::collections::BTreeSet;
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -77,9 +78,17 @@ impl MappedFiles {
         self.mounts.get_or_init(|| {
             let read = |process: Process| process.read("mountinfo").unwrap_or_default();
             let mut mounts = Mounts::parse(&read(Process::OWN), &read(self.process));
-            devices_of_memory_files().for_each(|device| mounts.add(device, "tmpfs"));
+            devices_of_memory_files().for_each(|(device, kind)| mounts.add(device, kind));
             mounts
         })
+    }
+
+    /// Returns the devices of tmpfs among those of mappings that are `MAP_SHARED`.
+    pub fn tmpfs(&self, mappings: &[Mapping]) -> Vec<Device> {
+        // A file system without a disk has a device number of its own, with 0 as its first part.
+        let devices = mappings.iter().filter(|m| m.shared && m.file.major == 0);
+        let devices: BTreeSet<Device> = devices.map(|m| (m.file.major, m.file.minor)).collect();
+        devices.into_iter().filter(|device| self.mounts().is_tmpfs(*device)).collect()
     }
 
     /// Finds the file of one mapping.
@@ -87,7 +96,8 @@ impl MappedFiles {
     /// # Errors
     /// It is not mapped any more, its path leads to another file, or it [`may_not_be_read`].
     pub fn find(&self, mapping: &Mapping) -> io::Result<MappedFile> {
-        if !mapping.is_file() {
+        // The first segment of System V has the inode 0.
+        if mapping.file == FileId::default() {
             return Err(io::ErrorKind::NotFound.into());
         }
         if !self.may_be_read(mapping.file) {
@@ -213,13 +223,13 @@ pub fn file_at(process: Process, range: Range) -> io::Result<FileId> {
 
 /// Returns the devices of the files that memfd_create(2) makes, which are in no list of mounts: one for ordinary pages,
 /// and one for each size of pages of a pool, which anonymous memory of that pool has too.
-fn devices_of_memory_files() -> impl Iterator<Item = (u32, u32)> {
+fn devices_of_memory_files() -> impl Iterator<Item = (Device, &'static str)> {
     // MFD_HUGE_SHIFT: the binary logarithm of the size, from 64 kB to 16 GB.
-    let pools = (16..=34).map(|log| libc::MFD_HUGETLB | (log << 26));
-    std::iter::once(0).chain(pools).filter_map(|flags| {
+    let pools = (16..=34).map(|log| (libc::MFD_HUGETLB | (log << 26), "hugetlbfs"));
+    std::iter::once((0, "tmpfs")).chain(pools).filter_map(|(flags, kind)| {
         let flags = MFdFlags::from_bits_retain(flags | libc::MFD_CLOEXEC);
         let meta = File::from(memfd_create(c"hugelift", flags).ok()?).metadata().ok()?;
-        Some((libc::major(meta.dev()), libc::minor(meta.dev())))
+        Some(((libc::major(meta.dev()), libc::minor(meta.dev())), kind))
     })
 }
 
@@ -246,7 +256,7 @@ mod tests {
 
     #[test]
     fn a_file_in_memory_has_a_device_that_is_mounted_nowhere() {
-        let device = devices_of_memory_files().next().unwrap();
+        let (device, _) = devices_of_memory_files().next().unwrap();
         let mounts = Process::OWN.read("mountinfo").unwrap();
         assert!(!Mounts::parse(&mounts, b"").knows(device));
     }

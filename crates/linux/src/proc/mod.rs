@@ -11,6 +11,7 @@ pub mod pagemap;
 pub mod pidfd;
 pub mod procfs;
 pub mod reservation;
+pub mod sharers;
 pub mod snapshot;
 pub mod status;
 mod unchanged;

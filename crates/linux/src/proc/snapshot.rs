@@ -70,11 +70,12 @@ pub fn of(
     let mut objects = finder.objects();
     put_executable_first(&mut objects, entry);
     let unread = finder.unread();
+    let tmpfs = if min_bytes == 0 { finder.files.tmpfs(&mappings) } else { Vec::new() };
     let mut special = if min_bytes == 0 || status.locked != Some(0) { special(process)? } else { Vec::new() };
     special.extend(unread);
     let brk = if min_bytes == 0 { start_brk(process) } else { None };
     let (patched, cached, stored) = (Vec::new(), Vec::new(), Stored::default());
-    Ok(Snapshot { objects, mappings, patched, special, cached, brk, machine, stored })
+    Ok(Snapshot { objects, mappings, patched, special, cached, tmpfs, brk, machine, stored })
 }
 
 /// Returns the mappings whose code was written to, of those that `ranges` overlap. The kernel checks each page for it.

@@ -17,6 +17,10 @@ pub struct Status {
     /// `VmHWM`: the most that was resident since exec, in bytes. (`ru_maxrss` of getrusage(2)
     /// starts at the size of the process that called exec.)
     pub peak_bytes: Option<u64>,
+    /// `VmPTE`: its page tables, in bytes.
+    pub page_tables: Option<u64>,
+    /// `RssShmem`: its resident shared memory, in bytes.
+    pub shared: Option<u64>,
     /// `VmExe` and `VmLib`: the code that is mapped, in bytes.
     pub code: Option<u64>,
     /// `Tgid`: the process that the thread belongs to.
@@ -55,6 +59,8 @@ pub(super) fn parse_status(text: &[u8]) -> Status {
             b"Threads" => status.threads = value(),
             b"VmLck" => status.locked = kilobytes(&line[colon + 1..]),
             b"VmHWM" => status.peak_bytes = kilobytes(&line[colon + 1..]),
+            b"VmPTE" => status.page_tables = kilobytes(&line[colon + 1..]),
+            b"RssShmem" => status.shared = kilobytes(&line[colon + 1..]),
             b"VmExe" | b"VmLib" => {
                 status.code =
                     status.code.into_iter().chain(kilobytes(&line[colon + 1..])).reduce(|a, b| a + b);

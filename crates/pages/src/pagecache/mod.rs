@@ -22,12 +22,14 @@ use hugelift_core::snapshot::{Object, Part, Snapshot};
 use hugelift_linux::elf::elf_file::ElfFile;
 use hugelift_linux::elf::file_snapshot::executable;
 use hugelift_linux::elf::needed::needed;
+use hugelift_linux::io::holes::next_data;
 use hugelift_linux::io::open;
 use hugelift_linux::machine::base_page;
 use hugelift_linux::proc::mapped::MappedFiles;
 use hugelift_linux::proc::pagemap;
 use hugelift_linux::proc::procfs::Process;
 use hugelift_linux::proc::reservation::Reservation;
+use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::Path;
@@ -195,13 +197,26 @@ fn stretches(file: &File, offsets: Range, huge: PageSize, search: Search) -> Vec
     window.huge().iter().filter_map(back).collect()
 }
 
-/// Returns whether the page cache has the byte at `offset`. It is read without waiting for the disk.
+/// Returns whether the page cache has the byte at `offset`. It is read without waiting for the disk; tmpfs is asked for its
+/// holes instead.
 fn is_resident(file: &File, offset: u64) -> bool {
     let mut byte = [0u8];
     let iov = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
     let Ok(offset) = i64::try_from(offset) else { return false };
     // SAFETY: preadv2(2) writes at most one byte to `byte`, which lives through the call.
-    unsafe { libc::preadv2(file.as_raw_fd(), &raw const iov, 1, offset, libc::RWF_NOWAIT) == 1 }
+    let read = unsafe { libc::preadv2(file.as_raw_fd(), &raw const iov, 1, offset, libc::RWF_NOWAIT) };
+    let is_refused = || std::io::Error::last_os_error().raw_os_error() == Some(libc::EOPNOTSUPP);
+    match read {
+        -1 if is_refused() => {
+            is_tmpfs(file) && next_data(file, offset.cast_unsigned()) == Some(offset.cast_unsigned())
+        }
+        read => read == 1,
+    }
+}
+
+/// Returns whether a file lies in memory alone.
+fn is_tmpfs(file: &File) -> bool {
+    fstatfs(file).is_ok_and(|system| system.filesystem_type() == TMPFS_MAGIC)
 }
 
 /// A mapping of a file in this process at a congruent address; unmapped when dropped.
@@ -236,7 +251,7 @@ impl Window {
     fn huge_by_smaps(&self) -> Vec<Range> {
         let usage = Process::OWN.smaps().unwrap_or_default();
         let own = usage.iter().filter(|u| self.range.covers(u.mapping.range));
-        let huge: u64 = own.map(|u| u.file_huge).sum();
+        let huge: u64 = own.map(|u| u.file_huge + u.shmem_huge).sum();
         if huge >= self.range.len() { vec![self.range] } else { Vec::new() }
     }
 }
@@ -244,6 +259,19 @@ impl Window {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::sys::memfd::{MFdFlags, memfd_create};
+    use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+
+    #[test]
+    fn holes_of_tmpfs_stay_holes() {
+        let file = File::from(memfd_create(c"holes", MFdFlags::MFD_CLOEXEC).unwrap());
+        file.set_len(8 << 20).unwrap();
+        file.write_all_at(&[1], 2 << 20).unwrap();
+        assert!(is_resident(&file, 2 << 20) && !is_resident(&file, 0) && !is_resident(&file, 9 << 20));
+        let all = Range { start: Addr(0), end: Addr(8 << 20) };
+        assert!(huge_stretches(&file, all, PageSize::MB2).is_empty());
+        assert_eq!(file.metadata().unwrap().blocks() * 512, base_page().bytes());
+    }
 
     #[test]
     fn pages_outside_the_cache_are_not_read() {

@@ -6,11 +6,11 @@ use crate::align::{self, Layout};
 use hugelift_core::addr::PageSize;
 use hugelift_core::elf::{self, Headers};
 use hugelift_linux::io::entry::Entry;
+use hugelift_linux::io::holes::data;
 use hugelift_linux::io::open;
 use hugelift_linux::io::temporary::Temporary;
 use hugelift_linux::machine::memory_left_here;
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
-use nix::unistd::{Whence, lseek};
 use std::fs::{File, Metadata};
 use std::io::{self, Read, Seek};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -161,38 +161,15 @@ impl Original {
 
     fn write(&self, layout: &Layout, out: &File) -> io::Result<()> {
         for m in &layout.moves {
-            for (start, end) in self.data(m.from, m.from + m.len) {
-                out.write_all_at(&self.bytes[start..end], start as u64 - m.from + m.to)?;
+            // Holes stay holes.
+            for data in data(&self.file, m.from..m.from + m.len) {
+                // A file that fits into memory has offsets that do.
+                let bytes = &self.bytes[data.start as usize..data.end as usize];
+                out.write_all_at(bytes, data.start - m.from + m.to)?;
             }
         }
         out.set_len(layout.bytes)?;
         layout.edits.iter().try_for_each(|edit| out.write_all_at(&edit.bytes, edit.at))
-    }
-
-    /// Returns the stretches of `start..end` that are not holes, so that holes stay holes (lseek(2),
-    /// `SEEK_DATA`); all of it, where the file system does not support that.
-    fn data(&self, start: u64, end: u64) -> Vec<(usize, usize)> {
-        let seek = |at: u64, whence| {
-            lseek(&self.file, i64::try_from(at).unwrap_or(i64::MAX), whence).map(|at| at.unsigned_abs())
-        };
-        let mut pieces = Vec::new();
-        let mut at = start;
-        while at < end {
-            let from = match seek(at, Whence::SeekData) {
-                Ok(from) => from.max(at),
-                // There is only a hole up to the end of the file.
-                Err(nix::Error::ENXIO) => break,
-                Err(_) => at,
-            };
-            let to = seek(from, Whence::SeekHole).unwrap_or(end).min(end);
-            if from >= end {
-                break;
-            }
-            // A file that fits into memory has offsets that do.
-            pieces.push((from as usize, to.max(from + 1) as usize));
-            at = to.max(from + 1);
-        }
-        pieces
     }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Memory of Python programs is collapsed, as far as this machine allows it.
 
+use super::turn::MAX_SHORT;
 use super::*;
 use hugelift_linux::machine::sysfs::{self, ThpMode};
 use std::io::{BufRead, BufReader, Write};
@@ -110,9 +111,10 @@ fn without_a_scan_smaps_shows_what_became_huge() {
         return println!("SKIP: {refused}");
     }
     let snapshot = snapshot::live(Some(python.pid()), 0).unwrap();
-    let work = Work { scans: false, ..Work::new(&program, &snapshot).unwrap() };
+    let mut work = Work::new(&program, &snapshot, &PARTS).unwrap();
+    work.present.scans = false;
     let how = &mut |block| from_outside(&program, block);
-    let done = work.collapse(&PARTS, &PLENTY, how).unwrap();
+    let done = work.collapse(&PLENTY, how).unwrap();
     let inner = range.inner(thp_page().unwrap()).unwrap();
     assert_eq!(huge(python.pid(), range), inner.len(), "{done}");
     assert!(done.huge >= inner.len() && done.huge <= done.tried, "{done}");

@@ -2,10 +2,10 @@
 //! Data files: what programs map that is not code, as databases, indexes and models.
 
 use hugelift_core::maps::FileId;
+use hugelift_linux::io::holes::data;
 use hugelift_linux::io::open;
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -49,26 +49,12 @@ impl DataFile {
 
     /// Returns the stretches that are not holes, as offsets of start and end: reading a hole would fill memory with zeros.
     pub fn stretches(&self) -> Vec<(u64, u64)> {
-        let mut all = Vec::new();
-        let mut end = 0;
-        while let Some(start) = self.seek(end, libc::SEEK_DATA).filter(|start| *start < self.len) {
-            // A file that shrinks has its end where it was.
-            end = self.seek(start, libc::SEEK_HOLE).unwrap_or(self.len).clamp(start + 1, self.len);
-            if all.len() + 1 == STRETCHES {
-                end = self.len;
-            }
-            all.push((start, end));
+        let found = data(&self.file, 0..self.len).take(STRETCHES);
+        let mut all: Vec<(u64, u64)> = found.map(|data| (data.start, data.end)).collect();
+        if all.len() == STRETCHES {
+            all.last_mut().into_iter().for_each(|(_, end)| *end = self.len);
         }
         all
-    }
-
-    /// Returns the next offset of data or of a hole; `None` at the end. A file system that knows no holes says that all is
-    /// data (lseek(2)).
-    fn seek(&self, from: u64, what: libc::c_int) -> Option<u64> {
-        let from = libc::off_t::try_from(from).ok()?;
-        // SAFETY: lseek(2) with numbers alone; nothing reads the file by its offset.
-        let found = unsafe { libc::lseek(self.file.as_raw_fd(), from, what) };
-        u64::try_from(found).ok()
     }
 }
 

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The memory of a process that is in none of its objects: anonymous, shared, and data files.
+
+use super::data::{DataFile, SharedMemory, Total};
+use super::fragments::fragments;
+use crate::addr::{Addr, PageSize, Range};
+use crate::by_address::ByAddress;
+use crate::collapse::{Area, Sharing};
+use crate::maps::{FileId, Mapping};
+use crate::printable::quoted;
+use crate::shared_memory::is_congruent;
+use crate::smaps::Usage;
+use crate::snapshot::Snapshot;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+/// Returns the sums of [`Part::Anon`](crate::snapshot::Part::Anon). What was never touched is not liftable, nor is
+/// what the program has excluded: allocators map much more than they use.
+pub fn anonymous(snapshot: &Snapshot, usage: &[Usage], page: PageSize) -> Total {
+    let extents = snapshot.anonymous(&snapshot.extents());
+    let mut total = Total::default();
+    for (extent, found) in extents.iter().zip(fragments(&extents, usage, page)) {
+        let at = usage.partition_point(|u| u.mapping.range.end <= extent.range.start);
+        let behind = usage[at..].iter().take_while(|u| u.mapping.range.start < extent.range.end);
+        let liftable = behind.filter_map(|used| {
+            let range = used.mapping.range.intersect(extent.range)?;
+            Some(liftable(range, used, Sharing::Private, page))
+        });
+        let huge: u64 = found.iter().map(|fragment| fragment.huge).sum();
+        total.bytes += extent.range.len();
+        total.liftable_bytes += liftable.sum::<u64>().max(huge);
+        total.huge_bytes += huge;
+    }
+    total
+}
+
+/// Returns the bytes of `range`, a part of the mapping of `used`, that could be huge: what was touched, in whole huge pages.
+fn liftable(range: Range, used: &Usage, sharing: Sharing, page: PageSize) -> u64 {
+    let area = Area { range, prot: used.mapping.prot, sharing, attributes: used.attributes.clone() };
+    let touched = Addr(used.rss).align_down(page).0;
+    if area.refusal(page).is_none() { range.inner(page).map_or(0, Range::len).min(touched) } else { 0 }
+}
+
+/// Returns the sums of the shared memory of a process. What it has not touched is not liftable.
+pub fn shared_memory(snapshot: &Snapshot, usage: &[Usage], page: PageSize) -> SharedMemory {
+    let usage: BTreeMap<Addr, &Usage> = usage.iter().map(|used| (used.mapping.range.start, used)).collect();
+    let mut shared = SharedMemory::default();
+    for mapping in snapshot.shared_memory() {
+        let Some(used) = usage.get(&mapping.range.start).filter(|used| used.mapping.range == mapping.range)
+        else {
+            continue;
+        };
+        let huge = used.shmem_huge;
+        let total = &mut shared.total;
+        total.bytes += mapping.range.len();
+        total.huge_bytes += huge;
+        total.liftable_bytes +=
+            liftable(mapping.range, used, Sharing::Memory(mapping.offset), page).max(huge);
+        if !is_congruent(mapping.range, mapping.offset, page) {
+            shared.incongruent_bytes += mapping.range.inner(page).map_or(0, Range::len).min(used.rss);
+        }
+    }
+    shared
+}
+
+/// Returns the files that a process maps and that are no objects, those with most in memory first. Files that are smaller than a
+/// huge page are left out.
+pub fn data_files(snapshot: &Snapshot, usage: &[Usage], page: PageSize) -> Vec<DataFile> {
+    let objects: ByAddress<()> = snapshot.extents().into_iter().map(|extent| (extent.range, ())).collect();
+    let is_data = |mapping: &Mapping| {
+        let is_path = mapping.path.starts_with("/") && !mapping.path.starts_with("/dev");
+        let is_memory = mapping.shared && snapshot.tmpfs.contains(&(mapping.file.major, mapping.file.minor));
+        let is_of_an_object = snapshot.objects.iter().any(|object| object.file == mapping.file);
+        mapping.is_file()
+            && is_path
+            && !is_memory
+            && !is_of_an_object
+            && objects.over(mapping.range).next().is_none()
+    };
+    let mut files: BTreeMap<FileId, DataFile> = BTreeMap::new();
+    for used in usage.iter().filter(|used| is_data(&used.mapping)) {
+        let mapping = &used.mapping;
+        let file = files.entry(mapping.file).or_insert_with(|| DataFile {
+            path: mapping.path.clone().into(),
+            bytes: 0,
+            resident_bytes: 0,
+            liftable_bytes: 0,
+            huge_bytes: 0,
+            deleted: mapping.deleted,
+            hint: None,
+        });
+        file.bytes += mapping.range.len();
+        file.resident_bytes += used.rss;
+        file.huge_bytes += used.huge();
+        if is_congruent(mapping.range, mapping.offset, page) {
+            file.liftable_bytes += mapping.range.inner(page).map_or(0, Range::len);
+        }
+    }
+    let mut files: Vec<DataFile> = files.into_values().filter(|file| file.bytes >= page.bytes()).collect();
+    for file in &mut files {
+        let is_huge = file.huge_bytes + page.bytes() > file.resident_bytes.min(file.liftable_bytes);
+        let may_be_primed = file.liftable_bytes > 0 && !file.deleted && !is_huge;
+        file.hint = may_be_primed.then(|| format!("hugelift prime {}", quoted(file.path.as_os_str())));
+    }
+    files.sort_by_key(|file| (Reverse(file.resident_bytes), file.path.clone()));
+    files
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::maps::Prot;
+    use crate::smaps;
+    use crate::snapshot::Machine;
+
+    const MACHINE: Machine = Machine {
+        base_page: PageSize::SMALL,
+        thp_page: Some(PageSize::MB2),
+        folios: Vec::new(),
+        thp_off: None,
+        allows_thp: false,
+        pools: Vec::new(),
+        moves_hugetlb: true,
+        populate: true,
+        memory_left: 0,
+        memory_limit: None,
+    };
+    const MB: u64 = 1 << 20;
+
+    const SMAPS: &str = "\
+40000000-40800000 rw-s 00000000 00:01 7    /dev/zero (deleted)
+Rss:                8192 kB
+ShmemPmdMapped:     4096 kB
+VmFlags: rd wr sh mr mw me ms
+41001000-41801000 rw-s 00000000 00:01 8    /dev/zero (deleted)
+Rss:                6144 kB
+ShmemPmdMapped:        0 kB
+VmFlags: rd wr sh mr mw me ms
+42000000-44000000 r--s 00000000 08:01 100    /srv/d b
+Rss:               20480 kB
+FilePmdMapped:      4096 kB
+VmFlags: rd sh mr me ms
+44000000-45000000 r--p 02000000 08:01 100    /srv/d b
+Rss:                4096 kB
+FilePmdMapped:         0 kB
+VmFlags: rd mr mw me
+46001000-47001000 r--s 00000000 08:01 101    /srv/skewed
+Rss:                4096 kB
+FilePmdMapped:         0 kB
+VmFlags: rd sh mr me ms
+47100000-47200000 r--s 00000000 08:01 102    /srv/small
+Rss:                1024 kB
+FilePmdMapped:         0 kB
+VmFlags: rd sh mr me ms
+";
+
+    fn seen() -> (Snapshot, Vec<Usage>) {
+        let usage = smaps::parse_smaps(SMAPS.as_bytes()).unwrap();
+        let mappings = usage.iter().map(|used| used.mapping.clone()).collect();
+        (Snapshot { tmpfs: vec![(0, 1)], ..Snapshot::new(Vec::new(), mappings, MACHINE) }, usage)
+    }
+
+    #[test]
+    fn issue_32_2_shared_memory_is_summed() {
+        let (snapshot, usage) = seen();
+        let shared = shared_memory(&snapshot, &usage, PageSize::MB2);
+        let total = Total { bytes: 16 * MB, liftable_bytes: 8 * MB, huge_bytes: 4 * MB };
+        assert_eq!(shared, SharedMemory { total, incongruent_bytes: 6 * MB });
+        assert_eq!(usage[0].mapping.prot, Prot::RW);
+    }
+
+    #[test]
+    fn issue_32_1_data_files_are_listed_with_what_helps() {
+        let (snapshot, usage) = seen();
+        let files = data_files(&snapshot, &usage, PageSize::MB2);
+        let of = |file: &DataFile| {
+            let sums = [file.bytes, file.resident_bytes, file.liftable_bytes, file.huge_bytes];
+            (file.path.to_string(), sums.map(|bytes| bytes / MB), file.hint.clone())
+        };
+        let found: Vec<_> = files.iter().map(of).collect();
+        let hint = Some("hugelift prime '/srv/d b'".to_string());
+        assert_eq!(
+            found,
+            [("/srv/d b".into(), [48, 24, 48, 4], hint), ("/srv/skewed".into(), [16, 4, 0, 0], None)]
+        );
+    }
+}
