@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `hugelift advise`: whether huge pages for its code and its data may pay for a process, on one screen.
 
+mod commands;
+
 use crate::attach::select::Choice;
 use crate::failure::{Exit, Failure};
 use crate::inspect::of_process;
 use crate::output;
 use crate::process_id;
 use clap::{Args, ValueHint};
+use commands::{Command, DataOnSmall, commands};
 use hugelift_core::addr::human_bytes;
 use hugelift_core::cost::Cost;
 use hugelift_core::heat::data::{DataInUse, Method};
@@ -109,13 +112,6 @@ struct Advice {
     /// Whether it waited for memory, as `inspect --cost` shows it.
     cost: Option<Cost>,
     commands: Vec<Command>,
-}
-
-/// A command that helps.
-#[derive(Clone, Debug, Serialize)]
-struct Command {
-    line: String,
-    what: &'static str,
 }
 
 /// Samples the process and prints the advice. With a command the exit status is the command's.
@@ -241,7 +237,11 @@ fn advice(
         first_entries,
         copy_bytes,
         cost,
-        commands: commands(pid, verdict, extents.is_some_and(|extents| has_anonymous(data_verdict, extents))),
+        commands: commands(
+            pid,
+            verdict,
+            extents.map(|extents| DataOnSmall::of(data_verdict, extents)).unwrap_or_default(),
+        ),
     }
 }
 
@@ -256,34 +256,6 @@ fn entries(tlbs: &[Tlb], page_bytes: u64) -> [Option<u64>; 2] {
 fn reach_of_data(tlbs: &[Tlb], page_bytes: u64) -> Option<u64> {
     let holds = |tlb: &&Tlb| tlb.kind != "instruction" && tlb.page_bytes == page_bytes;
     tlbs.iter().filter(holds).map(|tlb| tlb.entries.saturating_mul(page_bytes)).max()
-}
-
-/// Returns whether there is enough anonymous memory on small pages to be worth a command.
-fn has_anonymous(verdict: DataVerdict, extents: Extents) -> bool {
-    verdict != DataVerdict::Little && 2 * extents.anonymous.small() >= extents.small()
-}
-
-fn commands(pid: u32, verdict: Verdict, has_anonymous: bool) -> Vec<Command> {
-    let command = |words: &str, what| Command { line: format!("hugelift {words} {pid}"), what };
-    let measure = command("compare --pid", "measures the gain: lifts and restores it in turn");
-    let map = command("inspect --heat 10", "shows where the code in use is");
-    let lift = command("attach", "lifts the code in use");
-    let restore = command("restore", "undoes that");
-    let mut all = match verdict {
-        Verdict::Nothing => vec![map],
-        Verdict::Little => vec![measure, map],
-        Verdict::Lifted => vec![measure, map, restore],
-        Verdict::Probably | Verdict::CannotTell => vec![measure, map, lift, restore],
-    };
-    if has_anonymous {
-        all.push(command("inspect --heat 10 --data", "shows what of its data is in use"));
-        all.push(command(
-            "compare --same-copy --parts heap,anon --pid",
-            "measures the gain of its memory: on huge pages and on small ones in turn",
-        ));
-        all.push(command("attach --parts heap,anon", "collapses its anonymous memory; that is not undone"));
-    }
-    all
 }
 
 fn text(advice: &Advice) -> String {
@@ -401,12 +373,5 @@ mod tests {
         assert_eq!(entries(&skylake, 4096), [Some(128), Some(128)]);
         assert_eq!(tlbs(&skylake), "pages of 4 kB: 128, then 1536 shared with data");
         assert_eq!((entries(&[], 4096), &*tlbs(&[])), ([None, None], "this CPU does not say"));
-    }
-
-    #[test]
-    fn issue_31_nobody_is_sent_to_lift_what_gains_nothing() {
-        let lines = |verdict| commands(7, verdict, false).into_iter().map(|c| c.line).collect::<Vec<_>>();
-        assert_eq!(lines(Verdict::Nothing), ["hugelift inspect --heat 10 7"]);
-        assert_eq!(lines(Verdict::Probably)[0], "hugelift compare --pid 7");
     }
 }

@@ -34,7 +34,7 @@ use watch::{Shown, WatchHow};
 /// thread is borrowed, once for each 2 MB, which takes a fraction of a millisecond
 /// while a CPU is free; all others run on. The bytes are copied from outside. For data all threads are stopped for a moment, about a millisecond for each
 /// 2 MB; if one of them would notice that, or another process or the kernel may write to the memory meanwhile,
-/// data stay as they are (so they do on AArch64). For bss, heap, stack and anon nothing is stopped: they are
+/// data stay as they are (so they do on AArch64). For bss, heap, stack, anon and shm nothing is stopped: they are
 /// collapsed from outside, which takes CAP_SYS_NICE. What cannot be lifted stays as it is, and a line on stderr
 /// says why.
 #[derive(Args, Debug)]
@@ -64,7 +64,7 @@ pub struct AttachArgs {
           help_heading = heading::WATCH)]
     children: ChildrenChoice,
 
-    /// CPU time of hugelift for collapsing bss, heap, stack and anon, in seconds: for each process or, with
+    /// CPU time of hugelift for collapsing bss, heap, stack, anon and shm, in seconds: for each process or, with
     /// --watch, for all processes together and the whole watch
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds, help_heading = heading::WATCH)]
     cpu_budget: Duration,

@@ -38,6 +38,9 @@ pub struct Facts {
     pub nodes_allowed: Option<Vec<u32>>,
     /// What was tried; none for a recorded machine.
     pub probes: Option<Probes>,
+    /// The process with most shared memory, or the one of `--pid`, if that is much; none for a recorded machine.
+    #[serde(default)]
+    pub shared: Option<SharedProgram>,
     /// The process of `--pid`.
     pub process: Option<Process>,
     /// Whether `hugelift attach` can lift running processes here; not on a recorded machine.
@@ -61,6 +64,22 @@ pub struct Program {
     pub cpu_seconds: f64,
     /// The code in that process that a lift reaches.
     pub text: Coverage,
+}
+
+/// The shared memory of a process. Sizes in bytes.
+#[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SharedProgram {
+    /// The process.
+    pub pid: u32,
+    /// Path of the executable.
+    pub exe: String,
+    /// What huge pages could map of what is in memory.
+    pub liftable: u64,
+    /// What they map now.
+    pub huge: u64,
+    /// What they cannot map, as its address does not match its offset.
+    pub incongruent: u64,
 }
 
 /// `/sys/kernel/mm/transparent_hugepage`

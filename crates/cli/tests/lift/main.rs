@@ -29,6 +29,7 @@ mod pages;
 mod parts;
 mod protections;
 mod running;
+mod shm;
 mod spans;
 mod state;
 mod stress;

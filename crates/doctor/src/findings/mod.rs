@@ -8,6 +8,7 @@ mod limits;
 pub(crate) mod memory;
 pub(crate) mod offers;
 mod process;
+mod shared;
 mod shell;
 mod thp;
 mod trace;
@@ -21,6 +22,7 @@ use crate::facts::Facts;
 pub fn diagnose(facts: &Facts) -> Vec<Finding> {
     let mut all = Vec::new();
     thp::findings(facts, &mut all);
+    shared::findings(facts, &mut all);
     hugetlb::findings(facts, &mut all);
     memory::findings(facts, &mut all);
     limits::findings(facts, &mut all);

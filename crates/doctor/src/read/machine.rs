@@ -2,6 +2,7 @@
 //! Reads the facts of a machine from /proc and /sys and, on the machine itself, by trying.
 
 use super::parse::{counters, memlock, numbers, zones};
+use super::shared::shared;
 use super::{probes, process};
 use crate::facts::{Facts, Memory, Reading, Thp, Trace};
 use hugelift_core::addr::PageSize;
@@ -56,6 +57,7 @@ pub fn facts(tree: &Tree, pid: Option<u32>, folder: &Path) -> Result<Facts, Proc
         trace: trace(tree, &status),
         nodes_allowed: field(&status, "Mems_allowed_list").and_then(numbers),
         probes: tree.is_live().then(|| probes::try_all(folder)),
+        shared: if tree.is_live() { shared(pid) } else { None },
         process,
         // `programs()` finds these, which takes time.
         programs: Vec::new(),

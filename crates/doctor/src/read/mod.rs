@@ -7,6 +7,7 @@
 //! | `probes` | what this kernel does, by trying it out |
 //! | `process` | one process |
 //! | `programs` | the programs that run |
+//! | `shared` | the process with most shared memory |
 //! | `parse` | the files of /proc that only a diagnosis needs |
 
 mod machine;
@@ -14,6 +15,7 @@ mod parse;
 mod probes;
 mod process;
 mod programs;
+mod shared;
 
 pub use machine::facts;
 pub use programs::programs;

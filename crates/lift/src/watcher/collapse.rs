@@ -11,6 +11,7 @@
 //!
 //! The CPU time is the caller's: the kernel copies in its system call.
 
+mod meter;
 mod present;
 mod refused;
 #[cfg(test)]
@@ -29,12 +30,12 @@ use hugelift_core::collapse::{
 use hugelift_core::maps::Mapping;
 use hugelift_core::snapshot::{Extent, Part, Snapshot};
 use hugelift_linux::machine::{self, base_page, thp_page};
-use hugelift_linux::proc::clock::cpu_time_of_thread;
 use hugelift_linux::proc::memory::MADV_COLLAPSE;
 use hugelift_linux::proc::pagemap;
 use hugelift_linux::proc::procfs::{ProcError, Process};
 use hugelift_linux::proc::sharers::Sharers;
 use hugelift_linux::proc::snapshot;
+use meter::Meter;
 use present::Present;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -120,27 +121,6 @@ fn page() -> Result<PageSize, Refused> {
     thp_page().ok_or(Refused::NoPages)
 }
 
-/// Measures what a collapse takes, from when it began.
-enum Meter {
-    /// The CPU time of the calling thread.
-    Cpu(Duration),
-    /// The time of the clock.
-    Clock(Instant),
-}
-
-impl Meter {
-    fn cpu() -> Meter {
-        Meter::Cpu(cpu_time_of_thread())
-    }
-
-    fn spent(&self) -> Duration {
-        match self {
-            Meter::Cpu(began) => cpu_time_of_thread().saturating_sub(*began),
-            Meter::Clock(began) => began.elapsed(),
-        }
-    }
-}
-
 /// What is done to one process.
 struct Work<'a> {
     program: &'a Program,
@@ -211,7 +191,20 @@ impl<'a> Work<'a> {
         how: &mut dyn FnMut(Range) -> io::Result<()>,
         result: &mut Collapsed,
     ) -> Vec<Chosen> {
-        let mut turn = Turn::new(self, budget, added, how, result);
+        let mut turn = Turn {
+            pid: self.program.pid,
+            page: self.page,
+            meter: &self.meter,
+            present: &self.present,
+            budget,
+            how,
+            began: self.meter.spent(),
+            count: 0,
+            rest: added,
+            short: 0,
+            tried: Vec::new(),
+            result,
+        };
         let mut queue = chosen.to_vec();
         for round in 1..=ROUNDS {
             let mut again = Vec::new();

@@ -173,6 +173,18 @@ pub fn huge_stretches(file: &File, offsets: Range, huge: PageSize) -> Vec<Range>
     stretches(file, offsets, huge, Search::Whole)
 }
 
+/// Returns how many bytes of `offsets`, whole base pages, are in memory (mincore(2)); `None` if that is not said.
+pub fn in_memory(file: &File, offsets: Range) -> Option<u64> {
+    let base = base_page();
+    let window = Window::new(file, offsets, base)?;
+    let mut pages = vec![0u8; usize::try_from(offsets.len() / base.bytes()).ok()?];
+    let (at, len) = (window.range.start.0 as *mut libc::c_void, usize::try_from(offsets.len()).ok()?);
+    // SAFETY: mincore(2) writes one byte for each base page of the window, of which `pages` has one each.
+    let seen = unsafe { libc::mincore(at, len, pages.as_mut_ptr()) };
+    let present = pages.iter().filter(|page| **page & 1 != 0).count() as u64;
+    (seen == 0).then_some(present * base.bytes())
+}
+
 fn stretches(file: &File, offsets: Range, huge: PageSize, search: Search) -> Vec<Range> {
     let Some(whole) = offsets.inner(huge) else { return Vec::new() };
     let Some(window) = Window::new(file, whole, huge) else { return Vec::new() };
@@ -270,6 +282,8 @@ mod tests {
         assert!(is_resident(&file, 2 << 20) && !is_resident(&file, 0) && !is_resident(&file, 9 << 20));
         let all = Range { start: Addr(0), end: Addr(8 << 20) };
         assert!(huge_stretches(&file, all, PageSize::MB2).is_empty());
+        assert_eq!(in_memory(&file, all), Some(base_page().bytes()));
+        assert_eq!(in_memory(&file, Range { start: Addr(4 << 20), end: Addr(6 << 20) }), Some(0));
         assert_eq!(file.metadata().unwrap().blocks() * 512, base_page().bytes());
     }
 

@@ -6,6 +6,7 @@ mod attached;
 mod compared;
 mod interpreters;
 pub mod servers;
+mod shared;
 
 use crate::common::run::NO_STORE;
 use crate::common::{CGroup, HUGELIFT};

@@ -202,6 +202,11 @@ impl Postgres {
 
     /// Makes its data, in the folder `data` of the one that is returned.
     pub fn template(&self) -> tempfile::TempDir {
+        self.template_with(&[])
+    }
+
+    /// Makes its data with further options of initdb.
+    pub fn template_with(&self, options: &[&str]) -> tempfile::TempDir {
         let home = tempfile::TempDir::new().expect("a temporary directory");
         must(Command::new("chmod").arg("755").arg(home.path()));
         let data = home.path().join("data");
@@ -211,15 +216,23 @@ impl Postgres {
             .arg(self.bin.join("initdb"))
             .arg("-D")
             .arg(&data)
-            .args(["-U", "nobody", "-N"]);
+            .args(["-U", "nobody", "-N"])
+            .args(options);
         must(init.current_dir("/"));
         home
     }
 
+    /// Returns a command of one of its clients.
     pub fn tool(&self, name: &str, dir: &Path) -> Command {
+        let mut command = self.own_tool(name);
+        command.arg("-h").arg(dir).args(["-U", "nobody"]);
+        command
+    }
+
+    /// Returns a command of one of its tools that work on its files.
+    pub fn own_tool(&self, name: &str) -> Command {
         let mut command = Command::new(NOBODY[0]);
-        command.args(&NOBODY[1..]).arg(self.bin.join(name)).arg("-h").arg(dir).args(["-U", "nobody"]);
-        command.current_dir("/");
+        command.args(&NOBODY[1..]).arg(self.bin.join(name)).current_dir("/");
         command
     }
 }

@@ -193,3 +193,54 @@ fn issue_13_b3_it_ends_with_the_programs_most_worth_a_lift() {
     let shown = look("\"$0\" doctor");
     assert!(!shown.contains("most worth a lift"), "{shown}");
 }
+
+/// A program with shared memory of its own, which it maps wherever the kernel puts it.
+const SHARES: &str = "import mmap, os, sys, zlib\n\
+    m = mmap.mmap(-1, 128 << 20)\n\
+    for at in range(0, len(m), 4096): m[at:at + 8] = at.to_bytes(8, 'little')\n\
+    print('ready', flush=True)\n\
+    sys.stdin.readline()\n\
+    print(all(m[at:at + 8] == at.to_bytes(8, 'little') for at in range(0, len(m), 4096)))";
+
+/// The kernel aligns shared memory under `advise`, and not under `never`; under `deny` nothing of it gets huge pages.
+#[test]
+fn issue_32_2_shared_memory_that_is_not_aligned() {
+    need_root!();
+    need!("python3");
+    let python = processes::python3();
+    let _ours = Exclusive::take().expect("the lock");
+    let setting = format!("{THP}/shmem_enabled");
+    let _kept = Settings::keep(&[&setting]).expect("keep it");
+    fs::write(&setting, "never").expect("set it");
+    let start = || Held::start(&Cmd::new([&python]).args(["-c", SHARES]), None, &python);
+    let attach = |held: &Held| {
+        let out = Cmd::new([HUGELIFT, "attach", "--parts", "shm"]).arg(held.pid().to_string()).bare();
+        assert_eq!(out.end, End::Code(0), "{out:?}");
+        out.stdout
+    };
+    let of = |held: &Held, key: &str| {
+        let found = here(&["--pid", &held.pid().to_string()]);
+        found.into_iter().find(|finding| finding["key"] == key)
+    };
+    let finish = |held: Held| assert_eq!(held.finish().stdout, "ready\nTrue\n");
+
+    let held = start();
+    let offer = of(&held, "shmem-unaligned").expect("it is offered");
+    let said = attach(&held);
+    assert!(said.contains("whose address does not match its offset"), "{said}");
+    finish(held);
+    run(command(&offer));
+
+    let held = start();
+    assert_eq!(of(&held, "shmem-unaligned"), None);
+    let small = of(&held, "shmem-small").expect("it is offered");
+    assert!(small["advice"].as_str().is_some_and(|advice| advice.contains("attach --parts shm")), "{small}");
+    fs::write(&setting, "deny").expect("set it");
+    let said = attach(&held);
+    assert!(said.contains("shmem_enabled is 'deny'"), "{said}");
+    fs::write(&setting, "advise").expect("set it");
+    let said = attach(&held);
+    assert!(said.contains("128 MB of shared memory is on huge pages now"), "{said}");
+    assert_eq!(of(&held, "shmem-small"), None);
+    finish(held);
+}

@@ -5,7 +5,7 @@ use super::*;
 use crate::{need, skip};
 
 /// Returns the path of the interpreter itself: python3 in PATH may be a script that starts it.
-fn python3() -> PathBuf {
+pub(super) fn python3() -> PathBuf {
     let code = "import os, sys; print(os.path.realpath(sys.executable))";
     let out = Command::new("python3").args(["-c", code]).output().expect("python3 runs");
     PathBuf::from(text(&out.stdout).trim())

@@ -10,15 +10,21 @@ use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::collapse::{Area, Block, Pages, Sharing};
 use hugelift_core::shared_memory::SharedFile;
 use hugelift_core::snapshot::Snapshot;
-use hugelift_linux::io::holes::{data, next_data};
+use hugelift_linux::io::holes::data;
 use hugelift_linux::machine::base_page;
 use hugelift_linux::proc::mapped::MappedFiles;
 use hugelift_linux::proc::pagemap;
 use hugelift_linux::proc::procfs::Process;
-use hugelift_pages::pagecache::huge_stretches;
+use hugelift_pages::pagecache::{huge_stretches, in_memory};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
+
+/// Offsets in a file.
+type Stretch = std::ops::Range<u64>;
+
+/// A file may have more stretches of data; the others count as absent.
+const MAX_STRETCHES: usize = 1 << 20;
 
 /// Shows which pages of a process are present.
 pub(super) struct Present<'a> {
@@ -70,17 +76,22 @@ impl<'a> Present<'a> {
 
     /// Returns the base pages of a block; `None` if the process no longer has this memory.
     pub(super) fn pages(&self, block: Range) -> Option<Pages> {
+        // To find the end of data, the kernel would walk through all that follows the block.
+        self.pages_with(block, |shared, file| {
+            let offsets = shared.offsets(block);
+            in_memory(file, Range { start: Addr(offsets.start), end: Addr(offsets.end) })
+        })
+    }
+
+    /// Returns the base pages of a block; `in_file` returns how many bytes of it a file has.
+    fn pages_with(&self, block: Range, in_file: impl Fn(&Shared, &File) -> Option<u64>) -> Option<Pages> {
         let base = base_page().bytes();
         let entries = pagemap::entries(&self.program.pagemap, block).ok()?;
         let pages = match self.shared(block) {
             None => Pages::of(&entries),
             Some(shared) => {
-                let in_file = shared.file.as_ref().map(|file| {
-                    let bytes: u64 =
-                        data(file, shared.offsets(block)).map(|data| data.end - data.start).sum();
-                    bytes.div_ceil(base)
-                });
-                Pages::of_shared(&entries, in_file)
+                let bytes = shared.file.as_ref().and_then(|file| in_file(shared, file));
+                Pages::of_shared(&entries, bytes.map(|bytes| bytes.div_ceil(base)))
             }
         };
         (pages.all * base == block.len()).then_some(pages)
@@ -108,9 +119,14 @@ impl<'a> Present<'a> {
             present.extend(starts_in(inner));
         }
         let shared = self.shared(inner);
+        let mut stretches = Vec::new();
         if let Some((shared, file)) = shared.and_then(|shared| Some((shared, shared.file.as_ref()?))) {
-            present.extend(shared.starts(inner, file, self.page));
             let offsets = shared.offsets(inner);
+            stretches.extend(data(file, offsets.clone()).take(MAX_STRETCHES));
+            for found in stretches.iter().filter_map(|data| Range::new(Addr(data.start), Addr(data.end))) {
+                let here = shared.address(found).unwrap_or_default();
+                present.extend(starts_in(Range { start: here.start.align_down(self.page), ..here }));
+            }
             let offsets = Range { start: Addr(offsets.start), end: Addr(offsets.end) };
             let found = huge_stretches(file, offsets, self.page);
             huge.extend(found.into_iter().filter_map(|r| shared.address(r)).flat_map(starts_in));
@@ -121,7 +137,11 @@ impl<'a> Present<'a> {
                 continue;
             }
             let huge = huge.contains(&start);
-            let pages = if huge { Some(Pages::default()) } else { self.pages(range) };
+            let pages = if huge {
+                Some(Pages::default())
+            } else {
+                self.pages_with(range, |shared, _| Some(overlap(&stretches, &shared.offsets(range))))
+            };
             let Some(pages) = pages else { return Err(io::Error::from_raw_os_error(libc::ESRCH)) };
             blocks.push(Block { start, huge, pages, heat: None });
         }
@@ -131,7 +151,7 @@ impl<'a> Present<'a> {
 
 impl Shared {
     /// Returns the offsets in the file of a part of the mapping.
-    fn offsets(&self, part: Range) -> std::ops::Range<u64> {
+    fn offsets(&self, part: Range) -> Stretch {
         let start = self.offset.saturating_add(part.start.0.saturating_sub(self.range.start.0));
         start..start.saturating_add(part.len())
     }
@@ -141,17 +161,24 @@ impl Shared {
         let start = self.range.start.0.checked_add(offsets.start.0.checked_sub(self.offset)?)?;
         Range::sized(Addr(start), offsets.len())
     }
+}
 
-    /// Returns the blocks of `inner` of which the file has pages.
-    fn starts(&self, inner: Range, file: &File, page: PageSize) -> Vec<Addr> {
-        let std::ops::Range { start: mut at, end } = self.offsets(inner);
-        let first = at;
-        let mut all = Vec::new();
-        while let Some(data) = next_data(file, at).filter(|data| *data < end) {
-            let block = (data - first) / page.bytes() * page.bytes();
-            all.push(Addr(inner.start.0 + block));
-            at = first + block + page.bytes();
-        }
-        all
+/// Returns how many bytes of `offsets` are in the stretches, which are in order.
+fn overlap(stretches: &[Stretch], offsets: &Stretch) -> u64 {
+    let from = stretches.partition_point(|stretch| stretch.end <= offsets.start);
+    let over = stretches[from..].iter().take_while(|stretch| stretch.start < offsets.end);
+    over.map(|stretch| stretch.end.min(offsets.end) - stretch.start.max(offsets.start)).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stretches_are_summed_for_each_block() {
+        let stretches = [0..3, 5..6, 9..20];
+        let of = |offsets: Stretch| overlap(&stretches, &offsets);
+        assert_eq!((of(0..4), of(2..10), of(6..9), of(10..15), of(19..40)), (3, 3, 0, 5, 1));
+        assert_eq!(overlap(&[], &(0..9)), 0);
     }
 }

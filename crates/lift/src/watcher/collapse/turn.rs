@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The turn of each block: whether it is still worth a collapse, the call, and whether it ends the work.
 
-use super::Work;
-use hugelift_core::addr::Range;
+use super::meter::Meter;
+use super::present::Present;
+use hugelift_core::addr::{PageSize, Range};
 use hugelift_core::collapse::{Budget, Chosen, Collapsed, Left, Stopped, Why};
 use hugelift_linux::machine::{self, base_page};
 use hugelift_linux::proc::procfs::Process;
@@ -21,17 +22,20 @@ const LIMIT_EVERY: u32 = 32;
 const MIN_LEFT: u64 = 4;
 /// The collapse of the chosen blocks, one after the other.
 pub(super) struct Turn<'a, 'b> {
-    work: &'a Work<'a>,
-    budget: &'a Budget,
-    how: &'b mut dyn FnMut(Range) -> io::Result<()>,
+    pub(super) pid: u32,
+    pub(super) page: PageSize,
+    pub(super) meter: &'a Meter,
+    pub(super) present: &'a Present<'a>,
+    pub(super) budget: &'a Budget,
+    pub(super) how: &'b mut dyn FnMut(Range) -> io::Result<()>,
     /// What was spent before the first.
-    began: Duration,
+    pub(super) began: Duration,
     /// How many blocks had their turn.
-    count: u32,
+    pub(super) count: u32,
     /// Bytes that the others may add.
-    rest: u64,
+    pub(super) rest: u64,
     /// For so many in a row the kernel had no memory.
-    short: u32,
+    pub(super) short: u32,
     pub(super) tried: Vec<Chosen>,
     pub(super) result: &'b mut Collapsed,
 }
@@ -46,41 +50,29 @@ pub(super) enum Step {
     Stop(Stopped),
 }
 
-impl<'a, 'b> Turn<'a, 'b> {
-    /// Begins with what may add `rest` bytes.
-    pub(super) fn new(
-        work: &'a Work<'a>,
-        budget: &'a Budget,
-        rest: u64,
-        how: &'b mut dyn FnMut(Range) -> io::Result<()>,
-        result: &'b mut Collapsed,
-    ) -> Turn<'a, 'b> {
-        let began = work.meter.spent();
-        Turn { work, budget, how, began, count: 0, rest, short: 0, tried: Vec::new(), result }
-    }
-
+impl Turn<'_, '_> {
     /// Returns why a limit of the process's control group allows no huge page more.
     fn group_is_full(&self) -> Option<Stopped> {
-        let limit = machine::memory_limit_of(Process::new(self.work.program.pid))?;
-        (limit.left < MIN_LEFT * self.work.page.bytes()).then_some(Stopped::Group(limit.source, limit.left))
+        let limit = machine::memory_limit_of(Process::new(self.pid))?;
+        (limit.left < MIN_LEFT * self.page.bytes()).then_some(Stopped::Group(limit.source, limit.left))
     }
 
     /// Collapses a block. `is_last`: it has no further turn.
     pub(super) fn collapse(&mut self, block: Chosen, is_last: bool) -> Step {
-        let spent = self.work.meter.spent();
+        let spent = self.meter.spent();
         let each = spent.saturating_sub(self.began) / self.count.max(1);
         if spent + each > self.budget.cpu {
             return Step::Stop(Stopped::Cpu(self.budget.cpu));
         }
         // The charge of shared memory may come from another group.
-        let is_shared = self.work.present.file(block.range).is_some();
+        let is_shared = self.present.file(block.range).is_some();
         let is_due = is_shared || self.count.is_multiple_of(LIMIT_EVERY);
         if let Some(why) = is_due.then(|| self.group_is_full()).flatten() {
             return Step::Stop(why);
         }
         self.count += 1;
         // The program may have released pages since the block was chosen.
-        let Some(pages) = self.work.present.pages(block.range) else { return Step::Stop(Stopped::Gone) };
+        let Some(pages) = self.present.pages(block.range) else { return Step::Stop(Stopped::Gone) };
         let adds = pages.adds(base_page());
         if let Some(why) = pages.refusal().or((adds > self.rest).then_some(Why::OverBudget)) {
             self.result.left.push(Left { range: block.range, why, adds });

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The commands that advice names for a process.
+
+use hugelift_core::heat::extent::{DataVerdict, Extents};
+use hugelift_core::heat::verdict::Verdict;
+use serde::Serialize;
+
+/// A command that helps.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Command {
+    pub(super) line: String,
+    pub(super) what: &'static str,
+}
+
+/// Which data on small pages is worth a command: a kind that is a third of all.
+#[derive(Clone, Copy, Default)]
+pub(super) struct DataOnSmall {
+    anonymous: bool,
+    shared: bool,
+    files: bool,
+}
+
+impl DataOnSmall {
+    pub(super) fn of(verdict: DataVerdict, extents: Extents) -> DataOnSmall {
+        let is_much = |small: u64| verdict != DataVerdict::Little && 3 * small >= extents.small();
+        DataOnSmall {
+            anonymous: is_much(extents.anonymous.small()),
+            shared: is_much(extents.shared.small()),
+            files: is_much(extents.files.small()),
+        }
+    }
+}
+
+/// Returns the commands, in the order in which they are of use.
+pub(super) fn commands(pid: u32, verdict: Verdict, data: DataOnSmall) -> Vec<Command> {
+    let command = |words: &str, what| Command { line: format!("hugelift {words} {pid}"), what };
+    let measure = command("compare --pid", "measures the gain: lifts and restores it in turn");
+    let map = command("inspect --heat 10", "shows where the code in use is");
+    let lift = command("attach", "lifts the code in use");
+    let restore = command("restore", "undoes that");
+    let mut all = match verdict {
+        Verdict::Nothing => vec![map],
+        Verdict::Little => vec![measure, map],
+        Verdict::Lifted => vec![measure, map, restore],
+        Verdict::Probably | Verdict::CannotTell => vec![measure, map, lift, restore],
+    };
+    if data.anonymous || data.shared || data.files {
+        all.push(command("inspect --heat 10 --data", "shows what of its data is in use"));
+    }
+    if data.anonymous {
+        all.push(command(
+            "compare --same-copy --parts heap,anon --pid",
+            "measures the gain of its memory: on huge pages and on small ones in turn",
+        ));
+        all.push(command("attach --parts heap,anon", "collapses its anonymous memory; that is not undone"));
+    }
+    if data.shared {
+        let what = "collapses its shared memory, for all processes that share it; that is not undone";
+        all.push(command("attach --parts shm", what));
+    }
+    if data.files {
+        let what = "reads the files that it maps into huge pages, for all that map them from then on";
+        all.push(command("prime --pid", what));
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hugelift_core::heat::extent::Extent;
+
+    #[test]
+    fn issue_31_nobody_is_sent_to_lift_what_gains_nothing() {
+        let lines = |verdict| {
+            commands(7, verdict, DataOnSmall::default()).into_iter().map(|c| c.line).collect::<Vec<_>>()
+        };
+        assert_eq!(lines(Verdict::Nothing), ["hugelift inspect --heat 10 7"]);
+        assert_eq!(lines(Verdict::Probably)[0], "hugelift compare --pid 7");
+    }
+
+    #[test]
+    fn issue_32_the_data_that_is_most_of_all_has_its_command() {
+        let small = |mb: u64| Extent { resident_bytes: mb << 20, huge_bytes: 0 };
+        let extents = Extents { anonymous: small(10), shared: small(900), files: small(500) };
+        let lines = |verdict| {
+            let data = DataOnSmall::of(verdict, extents);
+            commands(7, Verdict::Nothing, data).into_iter().map(|c| c.line).collect::<Vec<_>>()
+        };
+        let data = [
+            "hugelift inspect --heat 10 --data 7",
+            "hugelift attach --parts shm 7",
+            "hugelift prime --pid 7",
+        ];
+        assert_eq!(lines(DataVerdict::Perhaps)[1..], data);
+        assert_eq!(lines(DataVerdict::Little).len(), 1);
+    }
+}

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Shared memory of a running process is collapsed once, for all processes that share it.
+
+use crate::common::huge::smaps;
+use crate::common::run::{PATIENCE, end_group, lines_of, spawn, until, wait};
+use crate::common::{Cmd, End, HUGELIFT, Outcome, plain};
+use crate::{need, need_root};
+use hugelift_core::smaps::Usage;
+use hugelift_linux::proc::procfs::Process;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+/// Bytes of each mapping of the victim.
+const BYTES: u64 = 8 << 20;
+/// The kinds of memory that one collapse makes huge, without the mapping that shows another one's pages.
+const WHOLE: [&str; 6] = ["anonymous", "memfd", "sealed", "segment", "tmpfs", "locked"];
+
+/// The victim, which shares its memory with three children that write to it.
+struct Victim {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    lines: Receiver<String>,
+    /// Where each kind begins.
+    starts: BTreeMap<String, u64>,
+}
+
+impl Victim {
+    /// Starts it with these words in front.
+    fn start(front: &[&str]) -> Victim {
+        let program = plain("shared").build();
+        let mut command = Cmd::new([&program]).under(front).command(None);
+        command.stdin(Stdio::piped()).stderr(Stdio::inherit());
+        let mut child = spawn(&mut command).expect("start the victim");
+        let lines = lines_of(child.stdout.take().expect("stdout is piped"));
+        let mut starts = BTreeMap::new();
+        loop {
+            let line = lines.recv_timeout(PATIENCE).expect("a line of the victim");
+            match line.split_whitespace().collect::<Vec<_>>()[..] {
+                [kind, start, _] => starts.insert(kind.into(), u64::from_str_radix(start, 16).expect("hex")),
+                ["ready"] => break,
+                _ => panic!("{line}"),
+            };
+        }
+        Victim { stdin: child.stdin.take(), child, lines, starts }
+    }
+
+    fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Returns its processes.
+    fn processes(&self) -> Vec<u32> {
+        let path = format!("/proc/{0}/task/{0}/children", self.pid());
+        let children = std::fs::read_to_string(path).expect("its children");
+        let children = children.split_whitespace().map(|pid| pid.parse().expect("a process id"));
+        std::iter::once(self.pid()).chain(children).collect()
+    }
+
+    /// Returns the bytes of each kind that are huge in one of its processes.
+    fn huge(&self, pid: u32) -> BTreeMap<String, u64> {
+        let all = smaps(pid);
+        let of = |start: u64| {
+            all.iter().find(|u: &&Usage| u.mapping.range.start.0 == start).expect("it is mapped")
+        };
+        self.starts.iter().map(|(kind, start)| (kind.clone(), of(*start).shmem_huge)).collect()
+    }
+
+    /// Returns the page tables of all its processes, in bytes.
+    fn tables(&self) -> u64 {
+        self.processes()
+            .iter()
+            .map(|pid| Process::new(*pid).status().expect("status").page_tables.expect("VmPTE"))
+            .sum()
+    }
+
+    /// Ends it, and asserts that it has found all of its bytes and of its children's writes.
+    fn finish(mut self) {
+        drop(self.stdin.take());
+        assert_eq!(self.lines.recv_timeout(PATIENCE).as_deref(), Ok("as it should be"));
+        assert_eq!(wait(&mut self.child, Instant::now() + PATIENCE), Some(End::Code(0)));
+    }
+}
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        end_group(&mut self.child);
+    }
+}
+
+fn attach(pid: u32, options: &[&str]) -> Outcome {
+    let outcome = Cmd::new([HUGELIFT, "attach", "--parts", "shm"]).args(options).arg(pid.to_string()).bare();
+    assert_eq!((outcome.end, outcome.stderr.as_str()), (End::Code(0), ""), "{outcome:?}");
+    outcome
+}
+
+/// Returns what inspect says of its shared memory, as JSON and in its row.
+fn inspect(pid: u32) -> (Value, String) {
+    let run = |options: &[&str]| {
+        Command::new(HUGELIFT)
+            .arg("inspect")
+            .args(options)
+            .arg(pid.to_string())
+            .output()
+            .expect("inspect")
+            .stdout
+    };
+    let json: Value = serde_json::from_slice(&run(&["--json"])).expect("JSON of inspect");
+    let text = String::from_utf8(run(&[])).expect("UTF-8");
+    let row = text.lines().find(|line| line.starts_with("shm ")).unwrap_or_default().to_string();
+    (json["shm"].clone(), row)
+}
+
+/// Asserts that all shared memory of the victim is huge that can be.
+fn assert_huge(victim: &Victim) {
+    let huge = victim.huge(victim.pid());
+    for kind in WHOLE {
+        // One of the two mappings of a file is enough.
+        let other = if kind == "memfd" { huge["again"] } else { 0 };
+        assert_eq!(huge.get(kind).map_or(0, |bytes| (*bytes).max(other)), BYTES, "{kind}: {huge:?}");
+    }
+    assert_eq!((huge["skewed"], huge["sparse"]), (0, 0), "{huge:?}");
+}
+
+#[test]
+fn issue_32_2_shared_memory_of_each_kind_is_huge_for_all_that_share_it() {
+    need_root!();
+    let victim = Victim::start(&[]);
+    let before = victim.tables();
+    let (seen, _) = inspect(victim.pid());
+    assert_eq!(seen["huge_bytes"], 0, "{seen}");
+    assert_eq!(
+        (&seen["bytes"], &seen["incongruent_bytes"]),
+        (&Value::from(9 * BYTES), &Value::from(BYTES - (2 << 20))),
+        "{seen}"
+    );
+    let done = attach(victim.pid(), &[]).stdout;
+    assert!(done.contains("48 MB of shared memory is on huge pages now"), "{done}");
+    assert!(done.contains("the page tables of the 4 processes that share it had "), "{done}");
+    assert!(
+        done.contains("8 MB is left: it is shared memory whose address does not match its offset"),
+        "{done}"
+    );
+    assert!(
+        done.contains("8 MB is left: less than half of each of its huge pages would hold data"),
+        "{done}"
+    );
+    assert_huge(&victim);
+    // The children map it as they write to it.
+    std::thread::sleep(Duration::from_millis(200));
+    for pid in victim.processes() {
+        let huge = victim.huge(pid);
+        let whole = WHOLE.iter().filter(|kind| huge[**kind] == BYTES).count();
+        assert!(whole >= 5, "process {pid}: {huge:?}");
+    }
+    let after = victim.tables();
+    assert!(after < before, "{before} bytes of page tables before, {after} after");
+    let (seen, row) = inspect(victim.pid());
+    assert!(seen["huge_bytes"].as_u64() >= Some(6 * BYTES), "{seen}");
+    assert!(row.contains("6 MB lies where huge pages cannot map it"), "{row}");
+    // Nothing is left to do, in any of them.
+    for pid in victim.processes() {
+        let again = attach(pid, &[]).stdout;
+        assert!(again.contains("0 B of memory is on huge pages now"), "{again}");
+        assert!(again.contains("MB is left: it is on huge pages already"), "{again}");
+    }
+    victim.finish();
+}
+
+/// Without root the file cannot be opened, and without CAP_SYS_NICE a borrowed thread makes the calls.
+#[test]
+fn issue_32_2_of_the_own_user_without_rights() {
+    need_root!();
+    need!("setpriv");
+    let user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+    let victim = Victim::start(&user);
+    let attach =
+        Cmd::new([HUGELIFT, "attach", "--parts", "shm"]).arg(victim.pid().to_string()).under(user).bare();
+    assert_eq!((attach.end, attach.stderr.as_str()), (End::Code(0), ""), "{attach:?}");
+    assert!(attach.stdout.contains("48 MB of shared memory is on huge pages now"), "{attach:?}");
+    assert_huge(&victim);
+    victim.finish();
+}
+
+/// A hugelift that is killed at any moment leaves the memory as it was.
+#[test]
+fn issue_32_2_hugelift_is_killed() {
+    need_root!();
+    let mut killed = 0;
+    for _ in 0..5 {
+        let victim = Victim::start(&[]);
+        for _ in 0..10 {
+            let mut command = Command::new(HUGELIFT);
+            command.args(["attach", "--parts", "shm"]).arg(victim.pid().to_string());
+            command.stdout(Stdio::null()).stderr(Stdio::null());
+            let mut attach = command.spawn().expect("hugelift");
+            std::thread::sleep(Duration::from_millis(40).mul_f64(fastrand::f64()));
+            killed += u32::from(attach.try_wait().expect("wait").is_none());
+            let _ = attach.kill();
+            attach.wait().expect("wait");
+        }
+        attach(victim.pid(), &[]);
+        assert_huge(&victim);
+        victim.finish();
+    }
+    assert!(killed >= 10, "{killed} of 50 were killed before their end");
+}
+
+/// The watcher of a program that is started lifted collapses what the program shares later.
+#[test]
+fn issue_32_2_the_watcher_of_run_takes_it() {
+    need_root!();
+    let program = plain("shared").build();
+    let victim = Victim::start(&[HUGELIFT, "run", "--parts", "shm", "--"]);
+    assert_eq!(
+        std::fs::read_link(format!("/proc/{}/exe", victim.pid())).expect("its exe"),
+        Path::new(&program)
+    );
+    // What has become huge is mapped so by those that use it: the children.
+    let huge = || {
+        let all: Vec<_> = victim.processes().into_iter().map(|pid| victim.huge(pid)).collect();
+        let most = |kind: &&str| all.iter().map(|huge| huge[*kind]).max().unwrap_or(0);
+        WHOLE.iter().map(|kind| most(kind)).sum::<u64>()
+    };
+    until("all that can be huge is", || huge() == WHOLE.len() as u64 * BYTES);
+    victim.finish();
+}
