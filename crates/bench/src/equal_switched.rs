@@ -12,7 +12,7 @@ use serde_json::Value;
 use std::process::Command;
 use std::time::Duration;
 
-const EXPERIMENTS: usize = 100;
+const EXPERIMENTS: usize = 200;
 const PAIRS: &str = "20";
 /// Until the program is under way.
 const READY: Duration = Duration::from_secs(2);

@@ -133,7 +133,8 @@ pub fn of_process(pid: u32, policy: &Policy) -> Result<Report, Failure> {
     report.advise(&start_words(process), |path| opened.contains(path), is_attachable.then_some(pid));
     report.spans = gains(&snapshot, policy);
     let page = snapshot.machine.thp_page;
-    report.anonymous = page.map(|page| anonymous(&snapshot, &usage, page));
+    report.anonymous = page.map(|page| anonymous(&snapshot, &usage, Part::Anon, page));
+    report.jit = page.map(|page| anonymous(&snapshot, &usage, Part::Jit, page));
     report.shm = page.map(|page| shared_memory(&snapshot, &usage, page));
     report.data_files = page.map(|page| data_files(&snapshot, &usage, page));
     Ok(report)

@@ -88,7 +88,9 @@ pub enum PartChoice {
     Anon,
     /// Shared memory, for all processes that share it: collapsed while it runs
     Shm,
-    /// All of these
+    /// Code that the program makes while it runs (a JIT compiler's): collapsed while it runs. Not among all
+    Jit,
+    /// All of these but jit
     All,
 }
 
@@ -104,6 +106,7 @@ impl PartChoice {
             PartChoice::Stack => &[Part::Stack],
             PartChoice::Anon => &[Part::Anon],
             PartChoice::Shm => &[Part::Shm],
+            PartChoice::Jit => &[Part::Jit],
             PartChoice::All => &Part::ALL,
         }
     }

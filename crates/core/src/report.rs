@@ -122,6 +122,7 @@ impl Report {
             spans: BTreeMap::new(),
             tlb_entries,
             anonymous: None,
+            jit: None,
             shm: None,
             data_files: None,
             heat: None,

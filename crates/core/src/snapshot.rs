@@ -30,16 +30,20 @@ pub enum Part {
     Heap,
     /// The first thread's stack, counted as a part of the executable.
     Stack,
-    /// Anonymous memory that the program has mapped itself: any allocator's, and the stacks of its other
-    /// threads. Counted as a part of the executable.
+    /// Anonymous memory that the program has mapped itself and that is no code: any allocator's, and the stacks of its
+    /// other threads. Counted as a part of the executable.
     Anon,
+    /// Code that the program makes while it runs, in private anonymous memory, as a JIT compiler does. Counted as a part of
+    /// the executable.
+    Jit,
     /// Shared memory, which lies in tmpfs: anonymous `MAP_SHARED`, shmget(2), memfd_create(2), files in /dev/shm. It is in
     /// no object.
     Shm,
 }
 
 impl Part {
-    /// All of them.
+    /// All of them but [`Part::Jit`]: its program may change the protection of its pages at any moment, which splits huge
+    /// pages again.
     pub const ALL: [Part; 9] = [
         Part::Text,
         Part::Rodata,
@@ -69,6 +73,7 @@ impl fmt::Display for Part {
             Part::Heap => "heap",
             Part::Stack => "stack",
             Part::Anon => "anon",
+            Part::Jit => "jit",
             Part::Shm => "shm",
         })
     }
@@ -395,7 +400,7 @@ impl Snapshot {
         }
     }
 
-    /// Returns the extents of [`Part::Anon`], by address: private anonymous memory that the process can
+    /// Returns the extents of [`Part::Anon`] and [`Part::Jit`], by address: private anonymous memory that the process can
     /// access and that is in none of `extents`, which are those of [`Snapshot::extents`]. A plan has none of
     /// it: there is none at a start.
     pub fn anonymous(&self, extents: &[Extent]) -> Vec<Extent> {
@@ -414,7 +419,8 @@ impl Snapshot {
             let free = over.fold(vec![mapping.range], |free, taken| {
                 free.iter().flat_map(|piece| piece.minus(*taken)).collect()
             });
-            let (part, prot) = (Part::Anon, mapping.prot);
+            let part = if mapping.prot.exec { Part::Jit } else { Part::Anon };
+            let prot = mapping.prot;
             all.extend(free.into_iter().map(|range| Extent {
                 object,
                 part,

@@ -84,8 +84,9 @@ fn parts(word: &str) -> Result<Vec<Part>, String> {
         // There is none at a start.
         "anon" => vec![Part::Anon],
         "shm" => vec![Part::Shm],
+        "jit" => vec![Part::Jit],
         "all" => Part::ALL.to_vec(),
-        _ => return Err("parts are text, rodata, data, bss, heap, stack, anon, shm, all".into()),
+        _ => return Err("parts are text, rodata, data, bss, heap, stack, anon, shm, jit, all".into()),
     })
 }
 

@@ -182,7 +182,7 @@ impl Running {
         let notes = [leave_out_edges(policy), leave_out_pools(policy), keeps_data];
         Running {
             mapped: of(&[&[Part::Text, Part::Rodata], written].concat()),
-            anonymous: of(&[Part::Bss, Part::Heap, Part::Stack, Part::Anon, Part::Shm]),
+            anonymous: of(&[Part::Bss, Part::Heap, Part::Stack, Part::Anon, Part::Jit, Part::Shm]),
             notes: notes.into_iter().flatten().collect(),
         }
     }

@@ -81,7 +81,8 @@ impl LiftJob {
     /// Returns whether the program is lifted while it runs.
     pub(crate) fn lifts_later(&self) -> bool {
         // With --eager everything is done at the start, except for what the program maps later and for its children.
-        let maps_more = self.policy.parts.iter().any(|part| matches!(part, Part::Anon | Part::Shm));
+        let maps_more =
+            self.policy.parts.iter().any(|part| matches!(part, Part::Anon | Part::Jit | Part::Shm));
         !self.adopts && (!self.asked.options.eager || self.mark.is_some() || maps_more)
     }
 

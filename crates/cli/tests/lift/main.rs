@@ -17,6 +17,7 @@ mod forks;
 mod heap;
 mod hot;
 mod inside;
+mod jit;
 mod join;
 mod kill;
 mod late;

@@ -29,6 +29,9 @@ pub struct Area {
     pub prot: Prot,
     /// Whose it is.
     pub sharing: Sharing,
+    /// It is wanted as code that the program makes ([`crate::snapshot::Part::Jit`]), and may be writable at the same time. Its
+    /// protection stays.
+    pub jit: bool,
     /// Its attributes.
     pub attributes: Vec<Attribute>,
 }
@@ -40,7 +43,7 @@ impl Area {
         let forbids = self.attributes.iter().find(|attribute| attribute.forbids_huge());
         match (self.prot, forbids) {
             (_, Some(attribute)) => Some(Why::Attribute(*attribute)),
-            (prot, _) if prot.is_wx() => Some(Why::WritableCode),
+            (prot, _) if prot.is_wx() && !self.jit => Some(Why::WritableCode),
             (prot, _) if !prot.read && !prot.write && !prot.exec => Some(Why::NoAccess),
             _ if self.sharing == Sharing::File => Some(Why::Shared),
             _ if self.sharing == Sharing::Denied => Some(Why::Denied),

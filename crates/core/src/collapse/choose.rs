@@ -129,7 +129,7 @@ mod tests {
     }
 
     fn area(range: Range) -> Area {
-        Area { range, prot: Prot::RW, sharing: Sharing::Private, attributes: vec![] }
+        Area { range, prot: Prot::RW, sharing: Sharing::Private, jit: false, attributes: vec![] }
     }
 
     /// Returns the block `n` with `own` pages.
@@ -204,6 +204,13 @@ mod tests {
             Why::Small,
         ];
         assert_eq!(whys(&choice), want);
+    }
+
+    #[test]
+    fn issue_32_3_writable_code_is_taken_only_as_such() {
+        let code = Area { prot: RWX, ..area(r(0, 4)) };
+        assert_eq!(code.refusal(PAGE), Some(Why::WritableCode));
+        assert_eq!(Area { jit: true, ..code }.refusal(PAGE), None);
     }
 
     #[test]
@@ -314,15 +321,17 @@ the page tables of the 74 processes that share it had 145 MB before and have 13 
         );
         let prot = prop::sample::select(&[Prot::RW, Prot::RW, Prot::R, RWX, Prot::NONE][..]);
         let sharing = prop::sample::select(&SHARING[..]);
-        prop::collection::vec((0u64..4, 1u64..14, prot, sharing, attributes), 0..6).prop_map(|steps| {
-            let mut at = 0;
-            let next = |(gap, len, prot, sharing, attributes)| {
-                let start = at + gap;
-                at = start + len;
-                Area { range: r(start, at), prot, sharing, attributes }
-            };
-            steps.into_iter().map(next).collect()
-        })
+        prop::collection::vec((0u64..4, 1u64..14, prot, sharing, any::<bool>(), attributes), 0..6).prop_map(
+            |steps| {
+                let mut at = 0;
+                let next = |(gap, len, prot, sharing, jit, attributes)| {
+                    let start = at + gap;
+                    at = start + len;
+                    Area { range: r(start, at), prot, sharing, jit, attributes }
+                };
+                steps.into_iter().map(next).collect()
+            },
+        )
     }
 
     fn blocks() -> impl Strategy<Value = Vec<Block>> {
@@ -362,7 +371,7 @@ the page tables of the 74 processes that share it had 145 MB before and have 13 
                     Sharing::Memory(offset) => area.range.start.0.abs_diff(offset) % PAGE.bytes() == 0,
                     Sharing::Denied | Sharing::File => false,
                 };
-                prop_assert!(fits && !area.prot.is_wx() && area.prot != Prot::NONE);
+                prop_assert!(fits && (area.jit || !area.prot.is_wx()) && area.prot != Prot::NONE);
                 prop_assert!(!area.attributes.iter().any(|a| a.forbids_huge()));
             }
             let rank = |chosen: &Chosen| (Reverse(of(chosen.range).heat), chosen.adds);

@@ -127,7 +127,7 @@ impl Kind {
     /// Returns the kind of the data of a part; `None` for code.
     pub fn of_part(part: Part) -> Option<Kind> {
         Some(match part {
-            Part::Text => return None,
+            Part::Text | Part::Jit => return None,
             Part::Rodata => Kind::Rodata,
             Part::Relro => Kind::Relro,
             Part::Data => Kind::Data,

@@ -43,6 +43,10 @@ pub struct Report {
     /// sets it from [`anonymous`](super::anonymous).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub anonymous: Option<Total>,
+    /// The code that the program has made itself ([`Part::Jit`]); `None` unless the caller sets it from
+    /// [`anonymous`](super::anonymous).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub jit: Option<Total>,
     /// The memory that the process may share with others ([`Part::Shm`]); `None` unless the caller sets it from
     /// [`shared_memory`](super::shared_memory).
     #[serde(skip_serializing_if = "Option::is_none")]

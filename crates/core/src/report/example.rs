@@ -51,6 +51,7 @@ pub fn report(parts: &[(u64, u64)], page_size: u64) -> Report {
         spans: Default::default(),
         tlb_entries: Default::default(),
         anonymous: None,
+        jit: None,
         shm: None,
         data_files: None,
         heat: None,

@@ -10,21 +10,22 @@ use crate::maps::{FileId, Mapping};
 use crate::printable::quoted;
 use crate::shared_memory::is_congruent;
 use crate::smaps::Usage;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Part, Snapshot};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Returns the sums of [`Part::Anon`](crate::snapshot::Part::Anon). What was never touched is not liftable, nor is
-/// what the program has excluded: allocators map much more than they use.
-pub fn anonymous(snapshot: &Snapshot, usage: &[Usage], page: PageSize) -> Total {
-    let extents = snapshot.anonymous(&snapshot.extents());
+/// Returns the sums of [`Part::Anon`] or of [`Part::Jit`]. What was never touched is not liftable, nor is what the program has
+/// excluded: allocators map much more than they use.
+pub fn anonymous(snapshot: &Snapshot, usage: &[Usage], part: Part, page: PageSize) -> Total {
+    let mut extents = snapshot.anonymous(&snapshot.extents());
+    extents.retain(|extent| extent.part == part);
     let mut total = Total::default();
     for (extent, found) in extents.iter().zip(fragments(&extents, usage, page)) {
         let at = usage.partition_point(|u| u.mapping.range.end <= extent.range.start);
         let behind = usage[at..].iter().take_while(|u| u.mapping.range.start < extent.range.end);
         let liftable = behind.filter_map(|used| {
             let range = used.mapping.range.intersect(extent.range)?;
-            Some(liftable(range, used, Sharing::Private, page))
+            Some(liftable(range, used, Sharing::Private, part == Part::Jit, page))
         });
         let huge: u64 = found.iter().map(|fragment| fragment.huge).sum();
         total.bytes += extent.range.len();
@@ -35,8 +36,8 @@ pub fn anonymous(snapshot: &Snapshot, usage: &[Usage], page: PageSize) -> Total 
 }
 
 /// Returns the bytes of `range`, a part of the mapping of `used`, that could be huge: what was touched, in whole huge pages.
-fn liftable(range: Range, used: &Usage, sharing: Sharing, page: PageSize) -> u64 {
-    let area = Area { range, prot: used.mapping.prot, sharing, attributes: used.attributes.clone() };
+fn liftable(range: Range, used: &Usage, sharing: Sharing, jit: bool, page: PageSize) -> u64 {
+    let area = Area { range, prot: used.mapping.prot, sharing, jit, attributes: used.attributes.clone() };
     let touched = Addr(used.rss).align_down(page).0;
     if area.refusal(page).is_none() { range.inner(page).map_or(0, Range::len).min(touched) } else { 0 }
 }
@@ -55,7 +56,7 @@ pub fn shared_memory(snapshot: &Snapshot, usage: &[Usage], page: PageSize) -> Sh
         total.bytes += mapping.range.len();
         total.huge_bytes += huge;
         total.liftable_bytes +=
-            liftable(mapping.range, used, Sharing::Memory(mapping.offset), page).max(huge);
+            liftable(mapping.range, used, Sharing::Memory(mapping.offset), false, page).max(huge);
         if !is_congruent(mapping.range, mapping.offset, page) {
             shared.incongruent_bytes += mapping.range.inner(page).map_or(0, Range::len).min(used.rss);
         }

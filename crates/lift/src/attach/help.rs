@@ -51,7 +51,8 @@ pub(super) fn its_memory(pid: u32) -> Option<String> {
     let all = Process::new(pid).smaps().ok()?;
     let is_taken = |usage: &&Usage| {
         let Mapping { range, prot, shared, .. } = usage.mapping;
-        let area = Area { range, prot, sharing: Sharing::Private, attributes: usage.attributes.clone() };
+        let area =
+            Area { range, prot, sharing: Sharing::Private, jit: false, attributes: usage.attributes.clone() };
         let is_other = shared || usage.mapping.is_file() || usage.mapping.is_named("[stack]") || !prot.write;
         // On average half of it is there, so that a part of it is dense enough.
         !is_other && area.refusal(page).is_none() && usage.rss.saturating_mul(2) >= range.len()

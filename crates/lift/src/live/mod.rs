@@ -139,7 +139,7 @@ impl LiveLift {
         program: &Untrusted,
         options: &LiftOptions,
     ) -> Option<LiveLift> {
-        let is_collapsed = |part: &Part| matches!(part, Part::Anon | Part::Shm);
+        let is_collapsed = |part: &Part| matches!(part, Part::Anon | Part::Jit | Part::Shm);
         let anonymous: Vec<Part> = policy.parts.iter().copied().filter(is_collapsed).collect();
         let budget = Budget { spare: policy.spare, ..Budget::default() };
         let wanted =

@@ -21,8 +21,9 @@ pub fn sums(total: &Total) -> String {
 /// Returns the rows, each with its first word. Less than a huge page says nothing, and has none.
 pub fn rows(report: &Report, verbose: bool) -> Vec<[String; 2]> {
     let mut rows = Vec::new();
-    if let Some(total) = report.anonymous.filter(|total| total.liftable_bytes > 0) {
-        rows.push([Part::Anon.to_string(), sums(&total)]);
+    for (part, total) in [(Part::Anon, report.anonymous), (Part::Jit, report.jit)] {
+        let total = total.filter(|total| total.liftable_bytes > 0);
+        rows.extend(total.map(|total| [part.to_string(), sums(&total)]));
     }
     if let Some(shm) = report.shm {
         rows.extend(shared(&shm, report.page_size).map(|line| [Part::Shm.to_string(), line]));

@@ -287,6 +287,7 @@ fn areas(snapshot: &Snapshot, parts: &[Part]) -> Vec<Area> {
                 range: extent.range,
                 prot: mapping.prot,
                 sharing: if mapping.shared { Sharing::File } else { Sharing::Private },
+                jit: extent.part == Part::Jit,
                 attributes: attributes(mapping),
             }),
         }
@@ -295,6 +296,7 @@ fn areas(snapshot: &Snapshot, parts: &[Part]) -> Vec<Area> {
     let shared = snapshot.shared_memory().filter(|_| parts.contains(&Part::Shm)).map(|mapping| Area {
         range: mapping.range,
         prot: mapping.prot,
+        jit: false,
         sharing: if denied { Sharing::Denied } else { Sharing::Memory(mapping.offset) },
         attributes: attributes(mapping),
     });

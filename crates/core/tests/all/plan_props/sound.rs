@@ -104,7 +104,7 @@ fn in_its_place(snapshot: &Snapshot, policy: &Policy, span: &Span) {
         Part::Rodata => &[Prot::R],
         Part::Relro => &[Prot::R, Prot::RW],
         Part::Data | Part::Bss | Part::Heap | Part::Stack => &[Prot::RW],
-        Part::Anon | Part::Shm => &[],
+        Part::Anon | Part::Jit | Part::Shm => &[],
     };
     assert!(allowed.contains(&span.prot), "{} of {}", span.prot, span.part);
     let object = &snapshot.objects[span.object];
