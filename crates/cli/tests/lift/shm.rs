@@ -223,7 +223,7 @@ fn issue_32_2_the_watcher_of_run_takes_it() {
     let huge = || {
         let all: Vec<_> = victim.processes().into_iter().map(|pid| victim.huge(pid)).collect();
         let most = |kind: &&str| all.iter().map(|huge| huge[*kind]).max().unwrap_or(0);
-        WHOLE.iter().map(|kind| most(kind)).sum::<u64>()
+        WHOLE.iter().map(most).sum::<u64>()
     };
     until("all that can be huge is", || huge() == WHOLE.len() as u64 * BYTES);
     victim.finish();

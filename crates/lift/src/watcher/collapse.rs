@@ -49,6 +49,8 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// Without `PAGEMAP_SCAN` (before Linux 6.7) each page of an area is read. Larger areas are reservations, of
 /// which little is present.
 const MAX_READ: u64 = 16 << 30;
+/// So much of an area is read before the CPU time that is left is checked again.
+const PIECE: u64 = 1 << 30;
 
 /// Collapses anonymous and shared memory of `parts` in process `pid` within `budget`, without the mappings that `except` lies in.
 ///
@@ -236,20 +238,25 @@ impl<'a> Work<'a> {
             (self.program.pid, Vec::new(), Vec::new(), BTreeSet::new());
         for area in areas.iter().filter(|area| area.refusal(self.page).is_none()) {
             let Some(inner) = area.range.inner(self.page) else { continue };
-            let why = match self.meter.spent() > budget.cpu {
-                true => Some(Why::NoTime),
-                false => (!self.present.scans && inner.len() > MAX_READ).then_some(Why::Unseen),
-            };
-            if let Some(why) = why {
-                unseen.push(Left { range: inner, why, adds: 0 });
+            if !self.present.scans && inner.len() > MAX_READ {
+                unseen.push(Left { range: inner, why: Why::Unseen, adds: 0 });
                 continue;
             }
-            self.present.blocks(inner, &mut seen, &mut blocks).map_err(|error| {
-                match error.raw_os_error() {
-                    Some(libc::ESRCH) => Refused::Vanished(pid),
-                    _ => Refused::NoPagemap { pid, error },
+            let mut rest = inner;
+            while !rest.is_empty() {
+                if self.meter.spent() > budget.cpu {
+                    unseen.push(Left { range: rest, why: Why::NoTime, adds: 0 });
+                    break;
                 }
-            })?;
+                let piece = Range { end: rest.end.min(Addr(rest.start.0.saturating_add(PIECE))), ..rest };
+                self.present.blocks(piece, &mut seen, &mut blocks).map_err(|error| {
+                    match error.raw_os_error() {
+                        Some(libc::ESRCH) => Refused::Vanished(pid),
+                        _ => Refused::NoPagemap { pid, error },
+                    }
+                })?;
+                rest.start = piece.end;
+            }
         }
         Ok((blocks, unseen))
     }

@@ -59,14 +59,16 @@ mod tests {
         let all: u64 = data(&file, 0..16 * PAGE).map(|r| r.end - r.start).sum();
         // Pages may be smaller than 64 kB.
         assert!((3..=3 * PAGE).contains(&all), "{all}");
-        let part: Vec<_> = data(&file, 3 * PAGE + 1..3 * PAGE + 2).collect();
-        assert_eq!(part, [3 * PAGE + 1..3 * PAGE + 2]);
+        let mut part = data(&file, 3 * PAGE + 1..3 * PAGE + 2);
+        assert_eq!((part.next(), part.next()), (Some(3 * PAGE + 1..3 * PAGE + 2), None));
     }
 
     #[test]
     fn a_file_that_cannot_be_asked_is_data() {
         // A pipe has no offsets.
         let (pipe, _end) = nix::unistd::pipe().unwrap();
-        assert_eq!(data(&File::from(pipe), 5..9).collect::<Vec<_>>(), [5..9]);
+        let pipe = File::from(pipe);
+        let mut all = data(&pipe, 5..9);
+        assert_eq!((all.next(), all.next()), (Some(5..9), None));
     }
 }

@@ -122,14 +122,21 @@ impl<'a> Present<'a> {
         let mut stretches = Vec::new();
         if let Some((shared, file)) = shared.and_then(|shared| Some((shared, shared.file.as_ref()?))) {
             let offsets = shared.offsets(inner);
-            stretches.extend(data(file, offsets.clone()).take(MAX_STRETCHES));
+            let all = Range { start: Addr(offsets.start), end: Addr(offsets.end) };
+            let found = huge_stretches(file, all, self.page);
+            huge.extend(found.iter().filter_map(|r| shared.address(*r)).flat_map(starts_in));
+            present.extend(&huge);
+            // Only what is not huge may have holes.
+            let mut at = offsets.start;
+            for next in found.iter().chain([&Range { start: all.end, end: all.end }]) {
+                let rest = MAX_STRETCHES.saturating_sub(stretches.len());
+                stretches.extend(data(file, at..next.start.0).take(rest));
+                at = next.end.0;
+            }
             for found in stretches.iter().filter_map(|data| Range::new(Addr(data.start), Addr(data.end))) {
                 let here = shared.address(found).unwrap_or_default();
                 present.extend(starts_in(Range { start: here.start.align_down(self.page), ..here }));
             }
-            let offsets = Range { start: Addr(offsets.start), end: Addr(offsets.end) };
-            let found = huge_stretches(file, offsets, self.page);
-            huge.extend(found.into_iter().filter_map(|r| shared.address(r)).flat_map(starts_in));
         }
         for start in present {
             let range = Range::sized(start, self.page.bytes()).unwrap_or_default();
