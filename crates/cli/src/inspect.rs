@@ -24,6 +24,7 @@ use hugelift_linux::elf::elf_file::{ElfFile, FileError};
 use hugelift_linux::elf::opened::{opened, opened_later};
 use hugelift_linux::io::console::{self, say};
 use hugelift_linux::io::terminal;
+use hugelift_linux::machine::shmem_is_denied;
 use hugelift_linux::proc::mapped::MappedFiles;
 use hugelift_linux::proc::procfs::Process;
 use hugelift_linux::proc::snapshot;
@@ -135,8 +136,8 @@ pub fn of_process(pid: u32, policy: &Policy) -> Result<Report, Failure> {
     let page = snapshot.machine.thp_page;
     report.anonymous = page.map(|page| anonymous(&snapshot, &usage, Part::Anon, page));
     report.jit = page.map(|page| anonymous(&snapshot, &usage, Part::Jit, page));
-    report.shm = page.map(|page| shared_memory(&snapshot, &usage, page));
-    report.data_files = page.map(|page| data_files(&snapshot, &usage, page));
+    report.shm = page.map(|page| shared_memory(&snapshot, &usage, shmem_is_denied(), page));
+    report.data_files = page.map(|page| data_files(pid, &snapshot, &usage, page));
     Ok(report)
 }
 

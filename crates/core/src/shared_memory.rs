@@ -10,8 +10,8 @@
 //!            congruent                  not congruent: base pages only
 //! ```
 //!
-//! The kernel aligns new mappings for that unless `shmem_enabled` is `never`, which is the default
-//! (`shmem_get_unmapped_area`).
+//! The kernel aligns new mappings for that unless `shmem_enabled` is `never`, which is the default. For a tmpfs that is mounted,
+//! as /dev/shm, its option `huge=` counts instead (`shmem_get_unmapped_area`).
 
 use crate::addr::{PageSize, Range};
 use crate::maps::{FileId, Mapping};
@@ -32,6 +32,13 @@ impl SharedFile {
     pub fn of(mapping: &Mapping) -> SharedFile {
         SharedFile { file: mapping.file, system_v: mapping.path.as_os_str().as_bytes().starts_with(b"/SYSV") }
     }
+}
+
+/// Returns whether a mapping of shared memory is of a file of a tmpfs that is mounted, and not of the kernel's own one.
+pub fn is_mounted(mapping: &Mapping) -> bool {
+    let path = mapping.path.as_os_str().as_bytes();
+    let is_unnamed = path == b"/dev/zero" || path.starts_with(b"/SYSV") || path.starts_with(b"/memfd:");
+    !(mapping.deleted && is_unnamed)
 }
 
 /// Returns whether huge pages of the file can map a range that begins at this offset.
@@ -103,6 +110,13 @@ mod tests {
             ["/memfd:x", "/SYSV0000162e"].map(|path| SharedFile::of(&mapping(0, 1, path)));
         assert_eq!(memory.file, segment.file);
         assert_ne!(memory, segment);
+    }
+
+    #[test]
+    fn files_of_a_mounted_tmpfs_are_told_apart() {
+        assert!(!is_mounted(&mapping(0, 1, "/memfd:heap")) && !is_mounted(&mapping(0, 1, "/SYSV00000000")));
+        assert!(is_mounted(&mapping(0, 2, "/dev/shm/PostgreSQL.1")));
+        assert!(is_mounted(&Mapping { deleted: false, ..mapping(0, 2, "/memfd:heap") }));
     }
 
     #[test]

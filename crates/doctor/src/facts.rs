@@ -80,6 +80,8 @@ pub struct SharedProgram {
     pub huge: u64,
     /// What they cannot map, as its address does not match its offset.
     pub incongruent: u64,
+    /// What of that is of files of a tmpfs that is mounted.
+    pub mounted: u64,
 }
 
 /// `/sys/kernel/mm/transparent_hugepage`

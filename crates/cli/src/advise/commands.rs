@@ -12,7 +12,7 @@ pub(super) struct Command {
     pub(super) what: &'static str,
 }
 
-/// Which data on small pages is worth a command: a kind that is a third of all.
+/// Which data on small pages is worth a command: a kind that is half of all.
 #[derive(Clone, Copy, Default)]
 pub(super) struct DataOnSmall {
     anonymous: bool,
@@ -22,7 +22,8 @@ pub(super) struct DataOnSmall {
 
 impl DataOnSmall {
     pub(super) fn of(verdict: DataVerdict, extents: Extents) -> DataOnSmall {
-        let is_much = |small: u64| verdict != DataVerdict::Little && 3 * small >= extents.small();
+        let is_much =
+            |small: u64| verdict != DataVerdict::Little && small > 0 && 2 * small >= extents.small();
         DataOnSmall {
             anonymous: is_much(extents.anonymous.small()),
             shared: is_much(extents.shared.small()),
@@ -82,17 +83,17 @@ mod tests {
     #[test]
     fn issue_32_the_data_that_is_most_of_all_has_its_command() {
         let small = |mb: u64| Extent { resident_bytes: mb << 20, huge_bytes: 0 };
-        let extents = Extents { anonymous: small(10), shared: small(900), files: small(500) };
-        let lines = |verdict| {
-            let data = DataOnSmall::of(verdict, extents);
-            commands(7, Verdict::Nothing, data).into_iter().map(|c| c.line).collect::<Vec<_>>()
+        let lines = |verdict, [anonymous, shared, files]: [u64; 3]| {
+            let extents = Extents { anonymous: small(anonymous), shared: small(shared), files: small(files) };
+            let all = commands(7, Verdict::Nothing, DataOnSmall::of(verdict, extents));
+            all.into_iter().skip(1).map(|c| c.line).collect::<Vec<_>>()
         };
-        let data = [
-            "hugelift inspect --heat 10 --data 7",
-            "hugelift attach --parts shm 7",
-            "hugelift prime --pid 7",
-        ];
-        assert_eq!(lines(DataVerdict::Perhaps)[1..], data);
-        assert_eq!(lines(DataVerdict::Little).len(), 1);
+        let data = "hugelift inspect --heat 10 --data 7";
+        let perhaps = DataVerdict::Perhaps;
+        assert_eq!(lines(perhaps, [10, 900, 500]), [data, "hugelift attach --parts shm 7"]);
+        assert_eq!(lines(perhaps, [10, 90, 500]), [data, "hugelift prime --pid 7"]);
+        assert_eq!(lines(perhaps, [500, 90, 10]).last().unwrap(), "hugelift attach --parts heap,anon 7");
+        assert!(lines(DataVerdict::Little, [10, 900, 500]).is_empty());
+        assert!(lines(perhaps, [0, 0, 0]).is_empty());
     }
 }

@@ -3,8 +3,8 @@
 
 use crate::common::huge::smaps;
 use crate::common::run::{PATIENCE, end_group, lines_of, spawn, until, wait};
-use crate::common::{Cmd, End, HUGELIFT, Outcome, plain};
-use crate::{need, need_root};
+use crate::common::{CGroup, Cmd, End, HUGELIFT, Outcome, plain};
+use crate::{need, need_root, skip};
 use hugelift_core::smaps::Usage;
 use hugelift_linux::proc::procfs::Process;
 use serde_json::Value;
@@ -160,7 +160,7 @@ fn issue_32_2_shared_memory_of_each_kind_is_huge_for_all_that_share_it() {
     assert!(after < before, "{before} bytes of page tables before, {after} after");
     let (seen, row) = inspect(victim.pid());
     assert!(seen["huge_bytes"].as_u64() >= Some(6 * BYTES), "{seen}");
-    assert!(row.contains("6 MB lies where huge pages cannot map it"), "{row}");
+    assert!(row.contains("6 MB is at addresses that do not match its offsets"), "{row}");
     // Nothing is left to do, in any of them.
     for pid in victim.processes() {
         let again = attach(pid, &[]).stdout;
@@ -226,5 +226,29 @@ fn issue_32_2_the_watcher_of_run_takes_it() {
         WHOLE.iter().map(most).sum::<u64>()
     };
     until("all that can be huge is", || huge() == WHOLE.len() as u64 * BYTES);
+    victim.finish();
+}
+
+/// The charge of what another control group has filled moves to that of the process. So no more of it is moved than the process can
+/// do without.
+#[test]
+fn issue_32_2_a_limited_group_is_not_filled() {
+    need_root!();
+    let group = match CGroup::new("memory") {
+        Ok(group) => group,
+        Err(why) => skip!("{why}"),
+    };
+    if let Err(why) = group.limit(&["memory.max", "memory.limit_in_bytes"], "96M") {
+        skip!("{why}");
+    }
+    let victim = Victim::start(&[]);
+    group.take(victim.pid());
+    let said = attach(victim.pid(), &[]).stdout;
+    let all = || victim.huge(victim.pid()).values().sum::<u64>() >> 20;
+    assert!((2..=16).contains(&all()), "{} MB: {said}", all());
+    assert!(said.contains("that another control group was charged for count against"), "{said}");
+    let said = attach(victim.pid(), &["--spare", "24M"]).stdout;
+    assert!((24..=44).contains(&all()), "{} MB: {said}", all());
+    assert!(!group.was_full());
     victim.finish();
 }

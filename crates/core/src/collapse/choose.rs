@@ -305,12 +305,12 @@ the page tables of the 74 processes that share it had 145 MB before and have 13 
     fn what_others_have_touched_of_shared_memory_is_not_added() {
         const FILE: u64 = 1 << 63 | 1 << 61;
         let entries: Vec<u64> = [FILE, FILE | 1 << 56, 0, 1 << 62].into();
-        let seen = Pages::of_shared(&entries, None);
+        let seen = Pages::of(&entries).of_shared(None);
         assert_eq!(seen, Pages { all: 4, own: 2, others: 0, swapped: 1, guarded: 0 });
         // The page in swap space is in the file too.
-        let of_file = Pages::of_shared(&entries, Some(4));
+        let of_file = Pages::of(&entries).of_shared(Some(4));
         assert_eq!((of_file.own, of_file.swapped, of_file.adds(BASE)), (4, 0, 0));
-        let guarded = Pages::of_shared(&[1 << 58, 0], Some(2));
+        let guarded = Pages::of(&[1 << 58, 0]).of_shared(Some(2));
         assert_eq!((guarded.own, guarded.refusal()), (1, Some(Why::Guarded)));
     }
 

@@ -15,6 +15,9 @@ pub enum Stopped {
     Cpu(Duration),
     /// A control group leaves the process too little memory: the file with the limit, and the bytes left.
     Group(String, u64),
+    /// So many bytes, which another control group was charged for before, are charged to the limit of the process's, in this
+    /// file.
+    Charged(String, u64),
     /// The kernel has no free huge page, or may not charge one: what it returned.
     Short(String),
     /// The process has ended, or has become another program by execve(2).
@@ -28,6 +31,12 @@ impl fmt::Display for Stopped {
             Stopped::Group(file, left) => {
                 write!(f, "{file} leaves the process only {} of memory", human_bytes(*left))
             }
+            Stopped::Charged(file, bytes) => write!(
+                f,
+                "{} that another control group was charged for count against {file} now; --spare says how much the process can \
+                 do without",
+                human_bytes(*bytes)
+            ),
             Stopped::Short(error) => write!(f, "the kernel found no memory for a huge page: {error}"),
             Stopped::Gone => f.write_str("the process has ended or has called execve(2)"),
         }

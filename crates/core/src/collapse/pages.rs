@@ -43,14 +43,13 @@ impl Pages {
         pages
     }
 
-    /// Returns the pages of a block of shared memory by its `entries` in `/proc/PID/pagemap`, and by how many pages of it
-    /// its file has, if that is known: other processes may have touched more of it. A collapse moves them for all.
-    pub fn of_shared(entries: &[u64], in_file: Option<u64>) -> Pages {
-        let pages = Pages::of(entries);
-        let present = pages.own + pages.others;
-        let own = in_file.map_or(present, |in_file| present.max(in_file)).min(pages.all - pages.guarded);
-        let swapped = pages.swapped.min(pages.all - pages.guarded - own);
-        Pages { own, others: 0, swapped, ..pages }
+    /// Returns them for a block of shared memory, of which its file has this many pages in memory, if that is known: other
+    /// processes may have touched more of it. A collapse moves them for all.
+    pub fn of_shared(self, in_file: Option<u64>) -> Pages {
+        let present = self.own + self.others;
+        let rest = self.all.saturating_sub(self.guarded);
+        let own = in_file.map_or(present, |in_file| present.max(in_file)).min(rest);
+        Pages { own, others: 0, swapped: self.swapped.min(rest - own), ..self }
     }
 
     /// Returns the bytes that a collapse of the block adds; `base` is the size of one of its pages.

@@ -42,17 +42,17 @@ impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Why::Attribute(attribute) => write!(f, "it {attribute}"),
-            Why::Shared => f.write_str("it is a shared mapping of a file (MAP_SHARED)"),
+            Why::Shared => f.write_str("it is a shared mapping (MAP_SHARED) of a file on a disk, or of a device"),
             Why::Denied => f.write_str(
                 "shared memory gets no huge pages on this machine, as \
                  /sys/kernel/mm/transparent_hugepage/shmem_enabled is 'deny'; 'echo advise' into it allows them",
             ),
             Why::NotCongruent => f.write_str(
-                "it is shared memory whose address does not match its offset; after 'echo advise > \
-                 /sys/kernel/mm/transparent_hugepage/shmem_enabled' the kernel aligns what is mapped from then on: \
-                 restart the program",
+                "it is shared memory whose address does not match its offset; the kernel aligns what is mapped after 'echo \
+                 advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled' (for files of a tmpfs that is mounted, as \
+                 /dev/shm: 'mount -o remount,huge=advise /dev/shm'), so restart the program then",
             ),
-            Why::WritableCode => f.write_str("it is writable and executable, as the code of a JIT compiler"),
+            Why::WritableCode => f.write_str("it is writable and executable, as the code of a JIT compiler (--parts jit)"),
             Why::NoAccess => f.write_str("the program cannot access it (PROT_NONE)"),
             Why::Small => f.write_str("its mappings are too small to hold a whole huge page"),
             Why::Huge => f.write_str("it is on huge pages already"),

@@ -70,6 +70,8 @@ pub struct SharedMemory {
     pub total: Total,
     /// Bytes in memory that cannot be huge, as their address does not match their offset ([`crate::shared_memory`]).
     pub incongruent_bytes: u64,
+    /// Bytes of these that are of files of a tmpfs that is mounted.
+    pub mounted_bytes: u64,
 }
 
 /// A file that a process maps and that is no object.

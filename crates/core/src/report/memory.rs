@@ -7,8 +7,7 @@ use crate::addr::{Addr, PageSize, Range};
 use crate::by_address::ByAddress;
 use crate::collapse::{Area, Sharing};
 use crate::maps::{FileId, Mapping};
-use crate::printable::quoted;
-use crate::shared_memory::is_congruent;
+use crate::shared_memory::{is_congruent, is_mounted};
 use crate::smaps::Usage;
 use crate::snapshot::{Part, Snapshot};
 use std::cmp::Reverse;
@@ -42,8 +41,9 @@ fn liftable(range: Range, used: &Usage, sharing: Sharing, jit: bool, page: PageS
     if area.refusal(page).is_none() { range.inner(page).map_or(0, Range::len).min(touched) } else { 0 }
 }
 
-/// Returns the sums of the shared memory of a process. What it has not touched is not liftable.
-pub fn shared_memory(snapshot: &Snapshot, usage: &[Usage], page: PageSize) -> SharedMemory {
+/// Returns the sums of the shared memory of a process. What it has not touched is not liftable, and nothing of it where the
+/// machine denies shared memory huge pages.
+pub fn shared_memory(snapshot: &Snapshot, usage: &[Usage], denied: bool, page: PageSize) -> SharedMemory {
     let usage: BTreeMap<Addr, &Usage> = usage.iter().map(|used| (used.mapping.range.start, used)).collect();
     let mut shared = SharedMemory::default();
     for mapping in snapshot.shared_memory() {
@@ -52,21 +52,23 @@ pub fn shared_memory(snapshot: &Snapshot, usage: &[Usage], page: PageSize) -> Sh
             continue;
         };
         let huge = used.shmem_huge;
+        let sharing = if denied { Sharing::Denied } else { Sharing::Memory(mapping.offset) };
         let total = &mut shared.total;
         total.bytes += mapping.range.len();
         total.huge_bytes += huge;
-        total.liftable_bytes +=
-            liftable(mapping.range, used, Sharing::Memory(mapping.offset), false, page).max(huge);
+        total.liftable_bytes += liftable(mapping.range, used, sharing, false, page).max(huge);
         if !is_congruent(mapping.range, mapping.offset, page) {
-            shared.incongruent_bytes += mapping.range.inner(page).map_or(0, Range::len).min(used.rss);
+            let bytes = mapping.range.inner(page).map_or(0, Range::len).min(used.rss);
+            shared.incongruent_bytes += bytes;
+            shared.mounted_bytes += if is_mounted(mapping) { bytes } else { 0 };
         }
     }
     shared
 }
 
 /// Returns the files that a process maps and that are no objects, those with most in memory first. Files that are smaller than a
-/// huge page are left out.
-pub fn data_files(snapshot: &Snapshot, usage: &[Usage], page: PageSize) -> Vec<DataFile> {
+/// huge page, and pages of a pool, are left out.
+pub fn data_files(pid: u32, snapshot: &Snapshot, usage: &[Usage], page: PageSize) -> Vec<DataFile> {
     let objects: ByAddress<()> = snapshot.extents().into_iter().map(|extent| (extent.range, ())).collect();
     let is_data = |mapping: &Mapping| {
         let is_path = mapping.path.starts_with("/") && !mapping.path.starts_with("/dev");
@@ -79,7 +81,7 @@ pub fn data_files(snapshot: &Snapshot, usage: &[Usage], page: PageSize) -> Vec<D
             && objects.over(mapping.range).next().is_none()
     };
     let mut files: BTreeMap<FileId, DataFile> = BTreeMap::new();
-    for used in usage.iter().filter(|used| is_data(&used.mapping)) {
+    for used in usage.iter().filter(|used| is_data(&used.mapping) && used.hugetlb() == 0) {
         let mapping = &used.mapping;
         let file = files.entry(mapping.file).or_insert_with(|| DataFile {
             path: mapping.path.clone().into(),
@@ -100,8 +102,9 @@ pub fn data_files(snapshot: &Snapshot, usage: &[Usage], page: PageSize) -> Vec<D
     let mut files: Vec<DataFile> = files.into_values().filter(|file| file.bytes >= page.bytes()).collect();
     for file in &mut files {
         let is_huge = file.huge_bytes + page.bytes() > file.resident_bytes.min(file.liftable_bytes);
-        let may_be_primed = file.liftable_bytes > 0 && !file.deleted && !is_huge;
-        file.hint = may_be_primed.then(|| format!("hugelift prime {}", quoted(file.path.as_os_str())));
+        // Its path may lead elsewhere for others: the process is named.
+        let may_be_primed = file.liftable_bytes > 0 && !is_huge;
+        file.hint = may_be_primed.then(|| format!("hugelift prime --pid {pid}"));
     }
     files.sort_by_key(|file| (Reverse(file.resident_bytes), file.path.clone()));
     files
@@ -153,6 +156,10 @@ VmFlags: rd sh mr me ms
 Rss:                1024 kB
 FilePmdMapped:         0 kB
 VmFlags: rd sh mr me ms
+48000000-49000000 rw-p 00000000 00:10 9    /anon_hugepage (deleted)
+Rss:                   0 kB
+Private_Hugetlb:   16384 kB
+VmFlags: rd wr mr mw me ht
 ";
 
     fn seen() -> (Snapshot, Vec<Usage>) {
@@ -164,22 +171,24 @@ VmFlags: rd sh mr me ms
     #[test]
     fn issue_32_2_shared_memory_is_summed() {
         let (snapshot, usage) = seen();
-        let shared = shared_memory(&snapshot, &usage, PageSize::MB2);
+        let shared = shared_memory(&snapshot, &usage, false, PageSize::MB2);
         let total = Total { bytes: 16 * MB, liftable_bytes: 8 * MB, huge_bytes: 4 * MB };
-        assert_eq!(shared, SharedMemory { total, incongruent_bytes: 6 * MB });
+        assert_eq!(shared, SharedMemory { total, incongruent_bytes: 6 * MB, mounted_bytes: 0 });
+        let denied = shared_memory(&snapshot, &usage, true, PageSize::MB2);
+        assert_eq!(denied.total.liftable_bytes, 4 * MB, "what is huge");
         assert_eq!(usage[0].mapping.prot, Prot::RW);
     }
 
     #[test]
     fn issue_32_1_data_files_are_listed_with_what_helps() {
         let (snapshot, usage) = seen();
-        let files = data_files(&snapshot, &usage, PageSize::MB2);
+        let files = data_files(7, &snapshot, &usage, PageSize::MB2);
         let of = |file: &DataFile| {
             let sums = [file.bytes, file.resident_bytes, file.liftable_bytes, file.huge_bytes];
             (file.path.to_string(), sums.map(|bytes| bytes / MB), file.hint.clone())
         };
         let found: Vec<_> = files.iter().map(of).collect();
-        let hint = Some("hugelift prime '/srv/d b'".to_string());
+        let hint = Some("hugelift prime --pid 7".to_string());
         assert_eq!(
             found,
             [("/srv/d b".into(), [48, 24, 48, 4], hint), ("/srv/skewed".into(), [16, 4, 0, 0], None)]

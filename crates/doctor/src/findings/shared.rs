@@ -10,32 +10,43 @@ const MUCH: u64 = 64 << 20;
 
 pub(super) fn findings(facts: &Facts, out: &mut Vec<Finding>) {
     let (Some(shared), Some(setting)) = (&facts.shared, &facts.thp.shmem_enabled) else { return };
-    // No shared memory is huge then.
+    // No shared memory can be huge then.
     if setting.chosen() == "deny" {
         return;
     }
-    let SharedProgram { pid, exe, liftable, huge, incongruent } = shared;
+    let SharedProgram { pid, exe, liftable, huge, incongruent, mounted } = shared;
     let who = format!("{exe} (process {pid})");
     let attach = format!("hugelift attach --parts shm {pid}");
-    if *incongruent >= MUCH {
-        let title =
-            format!("{} of the shared memory of {who} can have no huge pages", human_bytes(*incongruent));
+    let title =
+        |bytes: u64| format!("{} of the shared memory of {who} can have no huge pages", human_bytes(bytes));
+    let unnamed = incongruent.saturating_sub(*mounted);
+    if unnamed >= MUCH {
         let why = "its address does not match its offset. The kernel aligns shared memory only if this setting is not \
                    'never'; 'advise' gives huge pages to nobody who does not ask for them";
-        let finding = Finding::note("shmem-unaligned", title, why).read(setting);
+        let finding = Finding::note("shmem-unaligned", title(unnamed), why).read(setting);
         out.push(match setting.chosen() {
-            "never" => {
-                finding.set(setting, "advise").safe().advice(format!("then restart it; then: {attach}"))
-            }
+            "never" => finding.set(setting, "advise").safe().advice(format!("then restart it; then: {attach}")),
             _ => finding.advice(format!(
-                "restart it, as it mapped its memory before the setting changed; then: {attach}"
+                "if it was started before the setting was changed, restart it; then: {attach}. If it chooses the addresses \
+                 itself, nothing helps"
             )),
         });
+    }
+    if *mounted >= MUCH {
+        let why = "its address does not match its offset. The kernel aligns files of a tmpfs only if the tmpfs is mounted with \
+                   another huge= than 'never'; 'advise' gives huge pages to nobody who does not ask for them";
+        let advice =
+            "mount -o remount,huge=advise /dev/shm (or where its files are), then restart it; then: ";
+        out.push(
+            Finding::note("tmpfs-unaligned", title(*mounted), why)
+                .seen(format!("/proc/{pid}/smaps"), format!("{} of files in tmpfs", human_bytes(*mounted)))
+                .advice(format!("{advice}{attach}")),
+        );
     }
     let small = liftable.saturating_sub(*huge);
     if small >= MUCH {
         let title = format!("{} of the shared memory of {who} is on small pages", human_bytes(small));
-        let why = "each process that shares it has page tables of its own for it; on huge pages they take a five-hundredth";
+        let why = "each process that shares it has page tables of its own for it, which huge pages make much smaller";
         let seen = format!("liftable {}, huge {}", human_bytes(*liftable), human_bytes(*huge));
         out.push(
             Finding::note("shmem-small", title, why)
@@ -69,6 +80,10 @@ mod tests {
         assert!(offer.safe && offer.command.as_ref().is_some_and(|c| c.contains("advise")), "{offer:?}");
         let [restart] = &found("always [advise] never", skewed.clone())[..] else { panic!() };
         assert!(restart.command.is_none() && !restart.safe);
+        let files = SharedProgram { mounted: 1 << 30, ..skewed.clone() };
+        let [remount] = &found("always advise [never]", files)[..] else { panic!() };
+        assert_eq!(remount.key, "tmpfs-unaligned");
+        assert!(!remount.safe && remount.advice.as_ref().is_some_and(|a| a.contains("remount,huge=advise")));
         assert!(found("always never [deny]", skewed).is_empty());
         let small = SharedProgram { liftable: 200 << 20, huge: 100 << 20, ..program.clone() };
         let [offer] = &found("always advise [never]", small)[..] else { panic!() };

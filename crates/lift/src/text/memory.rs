@@ -26,7 +26,7 @@ pub fn rows(report: &Report, verbose: bool) -> Vec<[String; 2]> {
         rows.extend(total.map(|total| [part.to_string(), sums(&total)]));
     }
     if let Some(shm) = report.shm {
-        rows.extend(shared(&shm, report.page_size).map(|line| [Part::Shm.to_string(), line]));
+        rows.extend(shared(&shm, report).map(|line| [Part::Shm.to_string(), line]));
     }
     let files = report.data_files.as_deref().unwrap_or_default();
     let shown = if verbose { files.len() } else { files.len().min(NAMED) };
@@ -43,14 +43,14 @@ pub fn rows(report: &Report, verbose: bool) -> Vec<[String; 2]> {
     rows
 }
 
-fn shared(shm: &SharedMemory, page: u64) -> Option<String> {
-    let is_held = shm.incongruent_bytes >= page;
+fn shared(shm: &SharedMemory, report: &Report) -> Option<String> {
+    let is_held = shm.incongruent_bytes >= report.page_size;
     if shm.total.liftable_bytes == 0 && !is_held {
         return None;
     }
     let held = human_bytes(shm.incongruent_bytes);
-    let why =
-        format!("; {held} lies where huge pages cannot map it: see shmem-unaligned in 'hugelift doctor'");
+    let pid = report.pid.map(|pid| format!(" (hugelift doctor --pid {pid})")).unwrap_or_default();
+    let why = format!("; {held} is at addresses that do not match its offsets{pid}");
     Some(sums(&shm.total) + if is_held { &why } else { "" })
 }
 
@@ -88,15 +88,15 @@ mod tests {
         let mut report = report(&[(0, MB)], 2 * MB);
         assert!(rows(&report, false).is_empty());
         let total = Total { bytes: 16 * MB, liftable_bytes: 8 * MB, huge_bytes: 4 * MB };
-        report.shm = Some(SharedMemory { total, incongruent_bytes: 6 * MB });
+        report.shm = Some(SharedMemory { total, incongruent_bytes: 6 * MB, mounted_bytes: 0 });
         report.data_files =
             Some((0..6).rev().map(|n| file(n, (n == 5).then_some("hugelift prime /srv/5"))).collect());
         let lines: Vec<String> = rows(&report, false).into_iter().map(|row| row.join(" ")).collect();
         assert_eq!(
             lines,
             [
-                "shm 16 MB, liftable 8 MB, huge 4 MB (50 % of what is liftable); 6 MB lies where huge pages cannot map it: see \
-                 shmem-unaligned in 'hugelift doctor'",
+                "shm 16 MB, liftable 8 MB, huge 4 MB (50 % of what is liftable); 6 MB is at addresses that do not match its \
+                 offsets (hugelift doctor --pid 7)",
                 "file /srv/5: 8 MB mapped, 5 MB in memory, huge 0 B; hugelift prime /srv/5",
                 "file /srv/4: 8 MB mapped, 4 MB in memory, huge 0 B",
                 "file /srv/3: 8 MB mapped, 3 MB in memory, huge 0 B; its address does not match its offset",
@@ -105,7 +105,7 @@ mod tests {
             ]
         );
         assert_eq!(rows(&report, true).len(), 7);
-        report.shm = Some(SharedMemory { total: Total::default(), incongruent_bytes: MB });
+        report.shm = Some(SharedMemory { total: Total::default(), incongruent_bytes: MB, mounted_bytes: 0 });
         report.data_files = None;
         assert!(rows(&report, false).is_empty());
     }

@@ -49,6 +49,8 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// Without `PAGEMAP_SCAN` (before Linux 6.7) each page of an area is read. Larger areas are reservations, of
 /// which little is present.
 const MAX_READ: u64 = 16 << 30;
+/// This part of the CPU time, or less, is for finding the processes that share memory.
+const SHARERS: u32 = 10;
 /// So much of an area is read before the CPU time that is left is checked again.
 const PIECE: u64 = 1 << 30;
 
@@ -159,8 +161,9 @@ impl<'a> Work<'a> {
         // Before Linux 6.7 smaps alone shows what is huge, for all mappings at once.
         let before = if self.present.scans { (0, 0) } else { self.huge_by_smaps(areas)? };
         let files: BTreeSet<_> = chosen.iter().filter_map(|block| self.present.file(block.range)).collect();
-        let sharers = (!files.is_empty()).then(|| Sharers::of(self.program.pid, &files));
-        let tried = self.collapse_all(&chosen, added, budget, how, &mut result);
+        let sharers =
+            (!files.is_empty()).then(|| Sharers::of(self.program.pid, &files, budget.cpu / SHARERS));
+        let tried = self.collapse_all(&chosen, added, &limits, budget, how, &mut result);
         if self.present.scans {
             for done in &tried {
                 let mut huge = 0;
@@ -178,7 +181,8 @@ impl<'a> Work<'a> {
                 (more(after.0 + after.1, before.0 + before.1), more(after.1, before.1));
             result.added = tried.iter().map(|done| done.adds).sum();
         }
-        result.tables = sharers.filter(|_| result.shared > 0).map(|sharers| sharers.compared());
+        result.tables =
+            sharers.flatten().filter(|_| result.shared > 0).and_then(|sharers| sharers.compared());
         result.cpu = self.meter.spent();
         Ok(result)
     }
@@ -189,6 +193,7 @@ impl<'a> Work<'a> {
         &self,
         chosen: &[Chosen],
         added: u64,
+        limits: &budget::Budget,
         budget: &Budget,
         how: &mut dyn FnMut(Range) -> io::Result<()>,
         result: &mut Collapsed,
@@ -201,6 +206,8 @@ impl<'a> Work<'a> {
             budget,
             how,
             began: self.meter.spent(),
+            charge: limits.group(),
+            left: None,
             count: 0,
             rest: added,
             short: 0,

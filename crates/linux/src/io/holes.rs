@@ -11,16 +11,16 @@ use std::ops::Range;
 pub fn data(file: &File, offsets: Range<u64>) -> impl Iterator<Item = Range<u64>> {
     let Range { start: mut at, end } = offsets;
     std::iter::from_fn(move || {
-        let start = next_data(file, at)?;
+        let start = next_data(file, at).filter(|start| *start < end)?;
         // A file that shrinks meanwhile has its end where it was.
         let stop = seek(file, start, Whence::SeekHole).unwrap_or(end).max(start + 1).min(end);
         at = stop;
-        (start < end).then_some(start..stop)
+        Some(start..stop)
     })
 }
 
 /// Returns the first offset from `at` on that is data; `None` if only holes follow.
-pub fn next_data(file: &File, at: u64) -> Option<u64> {
+fn next_data(file: &File, at: u64) -> Option<u64> {
     match seek(file, at, Whence::SeekData) {
         Ok(start) => Some(start.max(at)),
         // Only a hole follows, or the end.

@@ -7,20 +7,27 @@ use hugelift_core::maps::Mapping;
 use hugelift_core::shared_memory::SharedFile;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 /// The processes that share memory, with the bytes of their page tables.
 #[derive(Debug)]
 pub struct Sharers(BTreeMap<u32, u64>);
 
 impl Sharers {
-    /// Finds the processes that have pages of these files, which process `pid` maps. Those whose mappings may not be read are
-    /// left out.
-    pub fn of(pid: u32, files: &BTreeSet<SharedFile>) -> Sharers {
+    /// Finds process `pid` and those that have pages of the files, which it maps. Processes of other users, and those whose
+    /// mappings may not be read, are left out. Returns `None` if that takes longer than `time`.
+    pub fn of(pid: u32, files: &BTreeSet<SharedFile>, time: Duration) -> Option<Sharers> {
+        let (began, own) = (Instant::now(), Process::new(pid));
+        let user = own.status().ok()?.uid;
         let ids = files.iter().filter(|file| file.system_v).count();
         // Another namespace has segments with the same ids.
-        let namespace = if ids > 0 { namespace(Process::new(pid)) } else { None };
-        let shares = |other: &u32| {
-            let process = Process::new(*other);
+        let namespace = if ids > 0 { namespace(own) } else { None };
+        let mut found = BTreeMap::from([(pid, own.status().ok()?.page_tables?)]);
+        for other in Process::all().unwrap_or_default().into_iter().filter(|other| *other != pid) {
+            if began.elapsed() > time {
+                return None;
+            }
+            let process = Process::new(other);
             let is_one = |mapping: &Mapping| {
                 let file = SharedFile::of(mapping);
                 mapping.shared
@@ -28,23 +35,29 @@ impl Sharers {
                     && (!file.system_v || self::namespace(process) == namespace)
             };
             // Most processes have no shared memory: of them the mappings are not read.
-            let status = process.status().ok()?;
-            status.shared.filter(|bytes| *bytes > 0)?;
-            process.maps().ok()?.iter().any(is_one).then_some((*other, status.page_tables?))
-        };
-        Sharers(Process::all().unwrap_or_default().iter().filter_map(shares).collect())
+            let Ok(status) = process.status() else { continue };
+            if status.uid != user || status.shared.is_none_or(|bytes| bytes == 0) {
+                continue;
+            }
+            if let (Ok(mappings), Some(tables)) = (process.maps(), status.page_tables)
+                && mappings.iter().any(is_one)
+            {
+                found.insert(other, tables);
+            }
+        }
+        Some(Sharers(found))
     }
 
-    /// Compares the page tables with those of now. A process that has ended meanwhile is not counted.
-    pub fn compared(&self) -> PageTables {
+    /// Compares the page tables with those of now. A process that has ended meanwhile is not counted; `None` if all have.
+    pub fn compared(&self) -> Option<PageTables> {
         let now = |pid: &u32| Process::new(*pid).status().ok()?.page_tables;
         let both: Vec<(u64, u64)> =
             self.0.iter().filter_map(|(pid, before)| Some((*before, now(pid)?))).collect();
-        PageTables {
+        (!both.is_empty()).then(|| PageTables {
             processes: both.len(),
             before: both.iter().map(|(before, _)| before).sum(),
             after: both.iter().map(|(_, after)| after).sum(),
-        }
+        })
     }
 }
 
@@ -55,7 +68,6 @@ fn namespace(process: Process) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hugelift_core::maps::FileId;
     use nix::sys::memfd::{MFdFlags, memfd_create};
     use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
     use std::fs::File;
@@ -76,15 +88,16 @@ mod tests {
         };
         let mappings = Process::new(own).maps().unwrap();
         let mapping = mappings.iter().find(|m| m.range.start.0 == at.as_ptr().addr() as u64).unwrap();
-        let found = Sharers::of(own, &[SharedFile::of(mapping)].into());
-        let other = SharedFile { system_v: true, ..SharedFile::of(mapping) };
-        let none = SharedFile { file: FileId { inode: u64::MAX, ..mapping.file }, system_v: false };
-        let nobody = Sharers::of(own, &[other, none].into()).compared();
+        let file = SharedFile::of(mapping);
+        const PLENTY: Duration = Duration::from_secs(60);
+        let found = Sharers::of(own, &[file].into(), PLENTY).unwrap();
+        let in_time = Sharers::of(own, &[file].into(), Duration::ZERO);
         // SAFETY: see above.
         unsafe { munmap(at, len).unwrap() };
-        let tables = found.compared();
+        let tables = found.compared().unwrap();
         assert_eq!((found.0.len(), tables.processes), (1, 1));
         assert!(found.0.contains_key(&own) && tables.before > 0 && tables.after > 0, "{tables:?}");
-        assert_eq!(nobody, PageTables { processes: 0, before: 0, after: 0 });
+        assert!(in_time.is_none(), "{in_time:?}");
+        assert_eq!(Sharers(BTreeMap::from([(u32::MAX, 1)])).compared(), None, "it has ended");
     }
 }

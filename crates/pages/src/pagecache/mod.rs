@@ -22,14 +22,12 @@ use hugelift_core::snapshot::{Object, Part, Snapshot};
 use hugelift_linux::elf::elf_file::ElfFile;
 use hugelift_linux::elf::file_snapshot::executable;
 use hugelift_linux::elf::needed::needed;
-use hugelift_linux::io::holes::next_data;
 use hugelift_linux::io::open;
 use hugelift_linux::machine::base_page;
 use hugelift_linux::proc::mapped::MappedFiles;
 use hugelift_linux::proc::pagemap;
 use hugelift_linux::proc::procfs::Process;
 use hugelift_linux::proc::reservation::Reservation;
-use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::Path;
@@ -173,16 +171,46 @@ pub fn huge_stretches(file: &File, offsets: Range, huge: PageSize) -> Vec<Range>
     stretches(file, offsets, huge, Search::Whole)
 }
 
-/// Returns how many bytes of `offsets`, whole base pages, are in memory (mincore(2)); `None` if that is not said.
-pub fn in_memory(file: &File, offsets: Range) -> Option<u64> {
+/// What is in memory of one huge page of a file.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Resident {
+    /// How many of its base pages.
+    pub pages: u64,
+    /// It is a huge folio.
+    pub huge: bool,
+}
+
+/// Returns what is in memory of each huge page of `offsets`, a range of whole ones (mincore(2)); `None` if that is not said.
+/// Nothing is read in, and nobody is waited for: lseek(2) for holes would take the lock of the file, which a writer may hold
+/// for as long as it likes.
+pub fn in_memory(file: &File, offsets: Range, huge: PageSize) -> Option<Vec<Resident>> {
+    if !prime::may_look(file) {
+        return None;
+    }
+    let window = Window::new(file, offsets, huge)?;
     let base = base_page();
-    let window = Window::new(file, offsets, base)?;
     let mut pages = vec![0u8; usize::try_from(offsets.len() / base.bytes()).ok()?];
     let (at, len) = (window.range.start.0 as *mut libc::c_void, usize::try_from(offsets.len()).ok()?);
     // SAFETY: mincore(2) writes one byte for each base page of the window, of which `pages` has one each.
-    let seen = unsafe { libc::mincore(at, len, pages.as_mut_ptr()) };
-    let present = pages.iter().filter(|page| **page & 1 != 0).count() as u64;
-    (seen == 0).then_some(present * base.bytes())
+    if unsafe { libc::mincore(at, len, pages.as_mut_ptr()) } != 0 {
+        return None;
+    }
+    let all = huge.bytes() / base.bytes();
+    let count = |pages: &[u8]| pages.iter().filter(|page| **page & 1 != 0).count() as u64;
+    let mut found: Vec<Resident> = pages
+        .chunks(usize::try_from(all).ok()?)
+        .map(|pages| Resident { pages: count(pages), huge: false })
+        .collect();
+    // A huge folio is in memory as a whole.
+    for (at, _) in (0..).step_by(huge.bytes() as usize).zip(&found).filter(|(_, found)| found.pages == all) {
+        window.touch(at);
+    }
+    for range in window.huge() {
+        let index = |at: Addr| ((at.0 - window.range.start.0) / huge.bytes()) as usize;
+        let last = index(range.end).min(found.len());
+        found[index(range.start).min(last)..last].iter_mut().for_each(|found| found.huge = true);
+    }
+    Some(found)
 }
 
 fn stretches(file: &File, offsets: Range, huge: PageSize, search: Search) -> Vec<Range> {
@@ -209,26 +237,13 @@ fn stretches(file: &File, offsets: Range, huge: PageSize, search: Search) -> Vec
     window.huge().iter().filter_map(back).collect()
 }
 
-/// Returns whether the page cache has the byte at `offset`. It is read without waiting for the disk; tmpfs is asked for its
-/// holes instead.
+/// Returns whether the page cache has the byte at `offset`. It is read without waiting for the disk.
 fn is_resident(file: &File, offset: u64) -> bool {
     let mut byte = [0u8];
     let iov = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
     let Ok(offset) = i64::try_from(offset) else { return false };
     // SAFETY: preadv2(2) writes at most one byte to `byte`, which lives through the call.
-    let read = unsafe { libc::preadv2(file.as_raw_fd(), &raw const iov, 1, offset, libc::RWF_NOWAIT) };
-    let is_refused = || std::io::Error::last_os_error().raw_os_error() == Some(libc::EOPNOTSUPP);
-    match read {
-        -1 if is_refused() => {
-            is_tmpfs(file) && next_data(file, offset.cast_unsigned()) == Some(offset.cast_unsigned())
-        }
-        read => read == 1,
-    }
-}
-
-/// Returns whether a file lies in memory alone.
-fn is_tmpfs(file: &File) -> bool {
-    fstatfs(file).is_ok_and(|system| system.filesystem_type() == TMPFS_MAGIC)
+    unsafe { libc::preadv2(file.as_raw_fd(), &raw const iov, 1, offset, libc::RWF_NOWAIT) == 1 }
 }
 
 /// A mapping of a file in this process at a congruent address; unmapped when dropped.
@@ -275,16 +290,20 @@ mod tests {
     use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 
     #[test]
-    fn holes_of_tmpfs_stay_holes() {
+    fn issue_32_2_what_a_file_has_in_memory_is_seen_and_not_changed() {
         let file = File::from(memfd_create(c"holes", MFdFlags::MFD_CLOEXEC).unwrap());
         file.set_len(8 << 20).unwrap();
         file.write_all_at(&[1], 2 << 20).unwrap();
-        assert!(is_resident(&file, 2 << 20) && !is_resident(&file, 0) && !is_resident(&file, 9 << 20));
+        file.write_all_at(&vec![1; 2 << 20], 4 << 20).unwrap();
         let all = Range { start: Addr(0), end: Addr(8 << 20) };
-        assert!(huge_stretches(&file, all, PageSize::MB2).is_empty());
-        assert_eq!(in_memory(&file, all), Some(base_page().bytes()));
-        assert_eq!(in_memory(&file, Range { start: Addr(4 << 20), end: Addr(6 << 20) }), Some(0));
-        assert_eq!(file.metadata().unwrap().blocks() * 512, base_page().bytes());
+        let pages = |pages| Resident { pages, huge: false };
+        let whole = (2 << 20) / base_page().bytes();
+        let found = in_memory(&file, all, PageSize::MB2).unwrap();
+        assert_eq!(found, [pages(0), pages(1), pages(whole), pages(0)]);
+        assert_eq!(file.metadata().unwrap().blocks() * 512, (2 << 20) + base_page().bytes());
+        // Beyond the end there is nothing.
+        let beyond = Range { start: Addr(8 << 20), end: Addr(12 << 20) };
+        assert_eq!(in_memory(&file, beyond, PageSize::MB2), Some(vec![pages(0), pages(0)]));
     }
 
     #[test]

@@ -10,21 +10,18 @@ use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::collapse::{Area, Block, Pages, Sharing};
 use hugelift_core::shared_memory::SharedFile;
 use hugelift_core::snapshot::Snapshot;
-use hugelift_linux::io::holes::data;
 use hugelift_linux::machine::base_page;
 use hugelift_linux::proc::mapped::MappedFiles;
 use hugelift_linux::proc::pagemap;
 use hugelift_linux::proc::procfs::Process;
-use hugelift_pages::pagecache::{huge_stretches, in_memory};
+use hugelift_pages::pagecache::{Resident, in_memory};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
+use std::rc::Rc;
 
-/// Offsets in a file.
-type Stretch = std::ops::Range<u64>;
-
-/// A file may have more stretches of data; the others count as absent.
-const MAX_STRETCHES: usize = 1 << 20;
+/// So many files are open at once, so that descriptors are left for all else. Of others the pagemap says what is present.
+const FILES: usize = 64;
 
 /// Shows which pages of a process are present.
 pub(super) struct Present<'a> {
@@ -41,7 +38,7 @@ struct Shared {
     range: Range,
     offset: u64,
     id: SharedFile,
-    file: Option<File>,
+    file: Option<Rc<File>>,
 }
 
 impl<'a> Present<'a> {
@@ -54,11 +51,20 @@ impl<'a> Present<'a> {
         scans: bool,
     ) -> Present<'a> {
         let files = MappedFiles::of(Process::new(program.pid));
+        let mut opened: BTreeMap<SharedFile, Option<Rc<File>>> = BTreeMap::new();
         let shared = |area: &Area| {
             let Sharing::Memory(offset) = area.sharing else { return None };
             let mapping = snapshot.mapping_at(area.range.start)?;
-            let file = files.find(mapping).and_then(|found| found.open()).ok();
-            Some((area.range.start, Shared { range: area.range, offset, id: SharedFile::of(mapping), file }))
+            let id = SharedFile::of(mapping);
+            let file = match opened.get(&id) {
+                Some(file) => file.clone(),
+                None if opened.len() < FILES => {
+                    let file = files.find(mapping).and_then(|found| found.open()).ok().map(Rc::new);
+                    opened.entry(id).or_insert(file).clone()
+                }
+                None => None,
+            };
+            Some((area.range.start, Shared { range: area.range, offset, id, file }))
         };
         let wanted = areas.iter().filter(|area| area.refusal(page).is_none());
         Present { program, page, scans, shared: wanted.filter_map(shared).collect() }
@@ -76,25 +82,22 @@ impl<'a> Present<'a> {
 
     /// Returns the base pages of a block; `None` if the process no longer has this memory.
     pub(super) fn pages(&self, block: Range) -> Option<Pages> {
-        // To find the end of data, the kernel would walk through all that follows the block.
-        self.pages_with(block, |shared, file| {
-            let offsets = shared.offsets(block);
-            in_memory(file, Range { start: Addr(offsets.start), end: Addr(offsets.end) })
-        })
+        let in_file =
+            self.shared(block).and_then(|shared| shared.in_file(block, self.page)?.first().copied());
+        Some(self.pages_with(block, in_file)?.0)
     }
 
-    /// Returns the base pages of a block; `in_file` returns how many bytes of it a file has.
-    fn pages_with(&self, block: Range, in_file: impl Fn(&Shared, &File) -> Option<u64>) -> Option<Pages> {
-        let base = base_page().bytes();
-        let entries = pagemap::entries(&self.program.pagemap, block).ok()?;
+    /// Returns the base pages of a block, with what its file has of it, and how many of them this process has mapped.
+    fn pages_with(&self, block: Range, in_file: Option<Resident>) -> Option<(Pages, u64)> {
+        let own = Pages::of(&pagemap::entries(&self.program.pagemap, block).ok()?);
+        if own.all * base_page().bytes() != block.len() {
+            return None;
+        }
         let pages = match self.shared(block) {
-            None => Pages::of(&entries),
-            Some(shared) => {
-                let bytes = shared.file.as_ref().and_then(|file| in_file(shared, file));
-                Pages::of_shared(&entries, bytes.map(|bytes| bytes.div_ceil(base)))
-            }
+            None => own,
+            Some(_) => own.of_shared(in_file.map(|found| found.pages)),
         };
-        (pages.all * base == block.len()).then_some(pages)
+        Some((pages, own.own + own.others))
     }
 
     /// Adds the blocks of `inner` that have pages. Memory that the process maps at several addresses is in one block: `seen`
@@ -119,37 +122,24 @@ impl<'a> Present<'a> {
             present.extend(starts_in(inner));
         }
         let shared = self.shared(inner);
-        let mut stretches = Vec::new();
-        if let Some((shared, file)) = shared.and_then(|shared| Some((shared, shared.file.as_ref()?))) {
-            let offsets = shared.offsets(inner);
-            let all = Range { start: Addr(offsets.start), end: Addr(offsets.end) };
-            let found = huge_stretches(file, all, self.page);
-            huge.extend(found.iter().filter_map(|r| shared.address(*r)).flat_map(starts_in));
-            present.extend(&huge);
-            // Only what is not huge may have holes.
-            let mut at = offsets.start;
-            for next in found.iter().chain([&Range { start: all.end, end: all.end }]) {
-                let rest = MAX_STRETCHES.saturating_sub(stretches.len());
-                stretches.extend(data(file, at..next.start.0).take(rest));
-                at = next.end.0;
-            }
-            for found in stretches.iter().filter_map(|data| Range::new(Addr(data.start), Addr(data.end))) {
-                let here = shared.address(found).unwrap_or_default();
-                present.extend(starts_in(Range { start: here.start.align_down(self.page), ..here }));
-            }
-        }
+        let in_file = shared.and_then(|shared| shared.in_file(inner, self.page)).unwrap_or_default();
+        let in_file: BTreeMap<Addr, Resident> = starts_in(inner).zip(in_file).collect();
+        present.extend(in_file.iter().filter(|(_, found)| found.pages > 0).map(|(start, _)| *start));
         for start in present {
             let range = Range::sized(start, self.page.bytes()).unwrap_or_default();
-            if shared.is_some_and(|shared| !seen.insert((shared.id, shared.offsets(range).start))) {
+            if shared.is_some_and(|shared| !seen.insert((shared.id, shared.offset_of(start)))) {
                 continue;
             }
-            let huge = huge.contains(&start);
-            let pages = if huge {
-                Some(Pages::default())
-            } else {
-                self.pages_with(range, |shared, _| Some(overlap(&stretches, &shared.offsets(range))))
+            if huge.contains(&start) {
+                blocks.push(Block { start, huge: true, pages: Pages::default(), heat: None });
+                continue;
+            }
+            let found = in_file.get(&start).copied();
+            let Some((pages, mapped)) = self.pages_with(range, found) else {
+                return Err(io::Error::from_raw_os_error(libc::ESRCH));
             };
-            let Some(pages) = pages else { return Err(io::Error::from_raw_os_error(libc::ESRCH)) };
+            // It is mapped as a whole at the next access, unless the process maps its base pages still.
+            let huge = mapped == 0 && found.is_some_and(|found| found.huge);
             blocks.push(Block { start, huge, pages, heat: None });
         }
         Ok(())
@@ -157,35 +147,14 @@ impl<'a> Present<'a> {
 }
 
 impl Shared {
-    /// Returns the offsets in the file of a part of the mapping.
-    fn offsets(&self, part: Range) -> Stretch {
-        let start = self.offset.saturating_add(part.start.0.saturating_sub(self.range.start.0));
-        start..start.saturating_add(part.len())
+    /// Returns the offset in the file of an address of the mapping.
+    fn offset_of(&self, at: Addr) -> u64 {
+        self.offset.saturating_add(at.0.saturating_sub(self.range.start.0))
     }
 
-    /// Returns where the mapping has these offsets of the file.
-    fn address(&self, offsets: Range) -> Option<Range> {
-        let start = self.range.start.0.checked_add(offsets.start.0.checked_sub(self.offset)?)?;
-        Range::sized(Addr(start), offsets.len())
-    }
-}
-
-/// Returns how many bytes of `offsets` are in the stretches, which are in order.
-fn overlap(stretches: &[Stretch], offsets: &Stretch) -> u64 {
-    let from = stretches.partition_point(|stretch| stretch.end <= offsets.start);
-    let over = stretches[from..].iter().take_while(|stretch| stretch.start < offsets.end);
-    over.map(|stretch| stretch.end.min(offsets.end) - stretch.start.max(offsets.start)).sum()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn stretches_are_summed_for_each_block() {
-        let stretches = [0..3, 5..6, 9..20];
-        let of = |offsets: Stretch| overlap(&stretches, &offsets);
-        assert_eq!((of(0..4), of(2..10), of(6..9), of(10..15), of(19..40)), (3, 3, 0, 5, 1));
-        assert_eq!(overlap(&[], &(0..9)), 0);
+    /// Returns what is in memory of each huge page of a part of the mapping, if the file says that.
+    fn in_file(&self, part: Range, page: PageSize) -> Option<Vec<Resident>> {
+        let offsets = Range::sized(Addr(self.offset_of(part.start)), part.len())?;
+        in_memory(self.file.as_ref()?, offsets, page)
     }
 }

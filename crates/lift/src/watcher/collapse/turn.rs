@@ -30,6 +30,10 @@ pub(super) struct Turn<'a, 'b> {
     pub(super) how: &'b mut dyn FnMut(Range) -> io::Result<()>,
     /// What was spent before the first.
     pub(super) began: Duration,
+    /// Bytes that may be charged anew to a limited control group.
+    pub(super) charge: u64,
+    /// What its limit left before the first block.
+    pub(super) left: Option<u64>,
     /// How many blocks had their turn.
     pub(super) count: u32,
     /// Bytes that the others may add.
@@ -52,8 +56,14 @@ pub(super) enum Step {
 
 impl Turn<'_, '_> {
     /// Returns why a limit of the process's control group allows no huge page more.
-    fn group_is_full(&self) -> Option<Stopped> {
+    fn group_is_full(&mut self) -> Option<Stopped> {
         let limit = machine::memory_limit_of(Process::new(self.pid))?;
+        // What another group was charged for before.
+        let first = *self.left.get_or_insert(limit.left);
+        let charged = first.saturating_sub(limit.left);
+        if charged > self.charge.saturating_add(MIN_LEFT * self.page.bytes()) {
+            return Some(Stopped::Charged(limit.source, charged));
+        }
         (limit.left < MIN_LEFT * self.page.bytes()).then_some(Stopped::Group(limit.source, limit.left))
     }
 

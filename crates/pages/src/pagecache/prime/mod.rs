@@ -23,8 +23,8 @@ mod holders;
 mod locked;
 mod view;
 
-pub use cache::file_system;
 pub(crate) use cache::open_for_writing;
+pub use cache::{file_system, may_look};
 pub use data::DataFile;
 pub use locked::Locked;
 
