@@ -240,7 +240,9 @@ fn advice(
         commands: commands(
             pid,
             verdict,
-            extents.map(|extents| DataOnSmall::of(data_verdict, extents)).unwrap_or_default(),
+            extents
+                .map(|extents| DataOnSmall::of(data_verdict, extents, report.page_size))
+                .unwrap_or_default(),
         ),
     }
 }

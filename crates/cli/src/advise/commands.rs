@@ -12,7 +12,7 @@ pub(super) struct Command {
     pub(super) what: &'static str,
 }
 
-/// Which data on small pages is worth a command: a kind that is half of all.
+/// Which data on small pages is worth a command: a kind that is half of all, and a huge page at least.
 #[derive(Clone, Copy, Default)]
 pub(super) struct DataOnSmall {
     anonymous: bool,
@@ -21,9 +21,9 @@ pub(super) struct DataOnSmall {
 }
 
 impl DataOnSmall {
-    pub(super) fn of(verdict: DataVerdict, extents: Extents) -> DataOnSmall {
+    pub(super) fn of(verdict: DataVerdict, extents: Extents, huge_page: u64) -> DataOnSmall {
         let is_much =
-            |small: u64| verdict != DataVerdict::Little && small > 0 && 2 * small >= extents.small();
+            |small: u64| verdict != DataVerdict::Little && small >= huge_page && 2 * small >= extents.small();
         DataOnSmall {
             anonymous: is_much(extents.anonymous.small()),
             shared: is_much(extents.shared.small()),
@@ -85,7 +85,7 @@ mod tests {
         let small = |mb: u64| Extent { resident_bytes: mb << 20, huge_bytes: 0 };
         let lines = |verdict, [anonymous, shared, files]: [u64; 3]| {
             let extents = Extents { anonymous: small(anonymous), shared: small(shared), files: small(files) };
-            let all = commands(7, Verdict::Nothing, DataOnSmall::of(verdict, extents));
+            let all = commands(7, Verdict::Nothing, DataOnSmall::of(verdict, extents, 2 << 20));
             all.into_iter().skip(1).map(|c| c.line).collect::<Vec<_>>()
         };
         let data = "hugelift inspect --heat 10 --data 7";
@@ -94,6 +94,6 @@ mod tests {
         assert_eq!(lines(perhaps, [10, 90, 500]), [data, "hugelift prime --pid 7"]);
         assert_eq!(lines(perhaps, [500, 90, 10]).last().unwrap(), "hugelift attach --parts heap,anon 7");
         assert!(lines(DataVerdict::Little, [10, 900, 500]).is_empty());
-        assert!(lines(perhaps, [0, 0, 0]).is_empty());
+        assert!(lines(perhaps, [1, 0, 0]).is_empty());
     }
 }
