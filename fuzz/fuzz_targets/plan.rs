@@ -121,9 +121,9 @@ fn snapshot(input: &Input) -> Option<Snapshot> {
             counts_pools: input.counts_pools,
         }),
     };
-    let (patched, special, cached, stored) = (vec![], vec![], vec![], Stored::default());
+    let (patched, special, cached, tmpfs, stored) = (vec![], vec![], vec![], vec![], Stored::default());
     let brk = None;
-    Some(Snapshot { objects, mappings, patched, special, cached, brk, machine, stored })
+    Some(Snapshot { objects, mappings, patched, special, cached, tmpfs, brk, machine, stored })
 }
 
 fuzz_target!(|input: Input| {
