@@ -64,7 +64,7 @@ HUGELIFT_RECORD=$record HUGELIFT_RECORDS=$work/programs cargo test --workspace -
 # would hold up all its threads.
 experiments=(lab:: lab_agree:: lab_memory:: lab_reclaim::)
 # They switch settings of the whole machine off for a while, on which other tests depend.
-settings=(doctor::here:: cost:: compare_khugepaged::)
+settings=(doctor::here:: cost:: compare_khugepaged:: inspect_folios::)
 words_of() {
   local program= experiment
   words=()

@@ -2,6 +2,8 @@
 //! `hugelift inspect`: what of a process, or of a program that does not run, is on huge pages, what
 //! could be, and why the rest is not.
 
+mod folios;
+
 use crate::failure::{Exit, Failure};
 use crate::options::{PolicyArgs, heading};
 use crate::output;
@@ -88,7 +90,10 @@ pub fn run(args: &InspectArgs) -> Result<Exit, Failure> {
     }
     let policy = args.policy.policy()?;
     let report = match (pid(&args.target), args.heat) {
-        (Some(pid), None) => of_process(pid?, &policy)?,
+        (Some(pid), None) => {
+            let pid = pid?;
+            Report { folios: folios::folios(pid), ..of_process(pid, &policy)? }
+        }
         (Some(pid), Some(time)) => {
             let allowed = if args.data { Allowed::All } else { Allowed::Harmless };
             let (report, heat, data) = with_heat(pid?, &policy, time, allowed)?;

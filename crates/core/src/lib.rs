@@ -23,6 +23,7 @@ pub mod demangle;
 pub mod elf;
 pub mod entry_elf;
 pub mod fields;
+pub mod folios;
 pub mod heap;
 pub mod heat;
 pub mod join;

@@ -32,12 +32,13 @@ use crate::skip::Reason;
 use crate::smaps::Usage;
 use crate::snapshot::{Extent, Part, Snapshot};
 pub use data::{
-    DataFile, Gain, ObjectReport, PartReport, Report, SharedMemory, SkipReport, Stretch, Total, VERSION,
+    DataFile, FolioSizes, Gain, ObjectReport, PartReport, Report, SharedMemory, SkipReport, Stretch, Total,
+    VERSION,
 };
 pub use entries::Entries;
 pub use fragments::Fragment;
 use fragments::fragments;
-pub use memory::{anonymous, data_files, shared_memory};
+pub use memory::{anonymous, data_files, is_data, shared_memory};
 use part::part_report;
 use pieces::Planned;
 use std::collections::BTreeMap;
@@ -124,6 +125,7 @@ impl Report {
             anonymous: None,
             jit: None,
             shm: None,
+            folios: None,
             data_files: None,
             heat: None,
             data: None,

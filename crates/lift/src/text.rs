@@ -12,6 +12,7 @@ use hugelift_core::table::{LEFT, RIGHT, Table};
 use std::fmt::Write as _;
 
 mod data;
+mod folios;
 mod heat;
 mod memory;
 
@@ -44,6 +45,9 @@ pub fn text(report: &Report, style: &Style) -> String {
     entries(&mut out, report);
     page_cache(&mut out, report);
     gains(&mut out, report);
+    if let Some(sizes) = &report.folios {
+        out += &folios::folios(sizes, report.usual_page.bytes(), style.verbose);
+    }
     if let Some(heat) = &report.heat {
         out += &heat::heat(heat, style.verbose);
     }

@@ -24,6 +24,7 @@ mod heat;
 mod heat_data;
 mod heat_lift;
 mod inspect;
+mod inspect_folios;
 mod install;
 mod keep;
 mod lab;

@@ -4,6 +4,7 @@
 use super::entries::Entries;
 use super::fragments::Fragment;
 use crate::addr::{PageSize, Range};
+use crate::folios::Folios;
 use crate::heat::Heat;
 use crate::heat::data::DataInUse;
 use crate::policy::{Backing, SpanChoice};
@@ -51,6 +52,9 @@ pub struct Report {
     /// [`shared_memory`](super::shared_memory).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shm: Option<SharedMemory>,
+    /// In folios of which sizes its memory lies; `None` unless the caller has read that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub folios: Option<FolioSizes>,
     /// The mapped files that are no objects; `None` unless the caller sets them from [`data_files`](super::data_files).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data_files: Option<Vec<DataFile>>,
@@ -72,6 +76,17 @@ pub struct SharedMemory {
     pub incongruent_bytes: u64,
     /// Bytes of these that are of files of a tmpfs that is mounted.
     pub mounted_bytes: u64,
+}
+
+/// The sizes of the folios of a process.
+#[derive(Clone, Default, PartialEq, Eq, Debug, Serialize)]
+pub struct FolioSizes {
+    /// By part; `file` is what is mapped of files that are no objects.
+    pub parts: BTreeMap<String, Folios>,
+    /// All of its memory was read.
+    pub whole: bool,
+    /// Bytes of a base page.
+    pub base_page: u64,
 }
 
 /// A file that a process maps and that is no object.

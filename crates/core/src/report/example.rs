@@ -53,6 +53,7 @@ pub fn report(parts: &[(u64, u64)], page_size: u64) -> Report {
         anonymous: None,
         jit: None,
         shm: None,
+        folios: None,
         data_files: None,
         heat: None,
         data: None,

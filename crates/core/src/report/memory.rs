@@ -69,17 +69,7 @@ pub fn shared_memory(snapshot: &Snapshot, usage: &[Usage], denied: bool, page: P
 /// Returns the files that a process maps and that are no objects, those with most in memory first. Files that are smaller than a
 /// huge page, and pages of a pool, are left out.
 pub fn data_files(pid: u32, snapshot: &Snapshot, usage: &[Usage], page: PageSize) -> Vec<DataFile> {
-    let objects: ByAddress<()> = snapshot.extents().into_iter().map(|extent| (extent.range, ())).collect();
-    let is_data = |mapping: &Mapping| {
-        let is_path = mapping.path.starts_with("/") && !mapping.path.starts_with("/dev");
-        let is_memory = mapping.shared && snapshot.tmpfs.contains(&(mapping.file.major, mapping.file.minor));
-        let is_of_an_object = snapshot.objects.iter().any(|object| object.file == mapping.file);
-        mapping.is_file()
-            && is_path
-            && !is_memory
-            && !is_of_an_object
-            && objects.over(mapping.range).next().is_none()
-    };
+    let is_data = is_data(snapshot);
     let mut files: BTreeMap<FileId, DataFile> = BTreeMap::new();
     for used in usage.iter().filter(|used| is_data(&used.mapping) && used.hugetlb() == 0) {
         let mapping = &used.mapping;
@@ -108,6 +98,21 @@ pub fn data_files(pid: u32, snapshot: &Snapshot, usage: &[Usage], page: PageSize
     }
     files.sort_by_key(|file| (Reverse(file.resident_bytes), file.path.clone()));
     files
+}
+
+/// Returns what says of a mapping whether it is of a file that is no object.
+pub fn is_data(snapshot: &Snapshot) -> impl Fn(&Mapping) -> bool {
+    let objects: ByAddress<()> = snapshot.extents().into_iter().map(|extent| (extent.range, ())).collect();
+    move |mapping| {
+        let is_path = mapping.path.starts_with("/") && !mapping.path.starts_with("/dev");
+        let is_memory = mapping.shared && snapshot.tmpfs.contains(&(mapping.file.major, mapping.file.minor));
+        let is_of_an_object = snapshot.objects.iter().any(|object| object.file == mapping.file);
+        mapping.is_file()
+            && is_path
+            && !is_memory
+            && !is_of_an_object
+            && objects.over(mapping.range).next().is_none()
+    }
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 mod bti;
 pub mod clock;
+pub mod folios;
 pub mod loadavg;
 pub mod mapped;
 pub mod mapping;
