@@ -25,14 +25,19 @@ pub struct Folios {
 const HEAD: u64 = 1 << 15;
 const TAIL: u64 = 1 << 16;
 
-/// Returns for each frame how many frames its folio has, by their flags. `flags` begins and ends where a folio does.
+/// Returns for each frame how many frames its folio has, by their flags; 0 for one that begins before them, as a page of a pool
+/// that is larger than they reach.
 pub fn frames_of_folios(flags: &[u64]) -> Vec<u32> {
     let mut frames = vec![1; flags.len()];
     let mut at = 0;
     while at < flags.len() {
         let tails = flags[at + 1..].iter().take_while(|flags| **flags & TAIL != 0).count();
-        let len = if flags[at] & HEAD != 0 { 1 + tails } else { 1 };
-        frames[at..at + len].fill(len as u32);
+        let (len, frames_of_it) = match flags[at] {
+            head if head & HEAD != 0 => (1 + tails, 1 + tails),
+            tail if tail & TAIL != 0 => (1, 0),
+            _ => (1, 1),
+        };
+        frames[at..at + len].fill(frames_of_it as u32);
         at += len;
     }
     frames
@@ -54,7 +59,11 @@ impl Folios {
         const FRAME: u64 = (1 << 55) - 1;
         let frame_of = |entry: &u64| Some(entry & FRAME).filter(|frame| entry & PRESENT != 0 && *frame != 0);
         for frame in entries.iter().filter_map(frame_of) {
+            // That of a page of a pool is not known.
             let size = u64::from(frames(frame)) * base.bytes();
+            if size == 0 {
+                continue;
+            }
             *self.bytes.entry(size).or_default() += base.bytes();
         }
         let Some(group) = group else { return };
@@ -86,7 +95,7 @@ mod tests {
         let flags = [0, HEAD, TAIL, TAIL, TAIL, 0, HEAD, TAIL, HEAD, 1 << 5];
         assert_eq!(frames_of_folios(&flags), [1, 4, 4, 4, 4, 1, 2, 2, 1, 1]);
         // What begins within a folio is not taken for one.
-        assert_eq!(frames_of_folios(&[TAIL, TAIL, HEAD]), [1, 1, 1]);
+        assert_eq!(frames_of_folios(&[TAIL, TAIL, HEAD]), [0, 0, 1]);
         assert_eq!(frames_of_folios(&[]), [0; 0]);
     }
 

@@ -17,7 +17,8 @@ pub(super) fn folios(pid: u32) -> Option<FolioSizes> {
     let mut all: Vec<(String, Range)> = extents.iter().map(|e| (e.part.to_string(), e.range)).collect();
     all.extend(snapshot.shared_memory().map(|m| (Part::Shm.to_string(), m.range)));
     let is_data = is_data(&snapshot);
-    let files = snapshot.mappings.iter().filter(|mapping| is_data(mapping));
+    let files =
+        snapshot.mappings.iter().filter(|mapping| is_data(mapping) && !mapping.is_anonymous_hugetlb());
     all.extend(files.map(|mapping| ("file".into(), mapping.range)));
     let mut sizes = FolioSizes::default();
     for (name, range) in all {

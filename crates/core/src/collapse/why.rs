@@ -34,6 +34,8 @@ pub enum Why {
     OverBudget,
     /// It is too large for a kernel without `PAGEMAP_SCAN`, which would show where its pages are.
     Unseen,
+    /// Its file is mapped so often that one collapse would take the kernel seconds.
+    MappedOften,
     /// The CPU time was used up before its pages were read.
     NoTime,
 }
@@ -63,6 +65,7 @@ impl fmt::Display for Why {
             ),
             Why::OverBudget => f.write_str("it would add more memory than is allowed"),
             Why::NoTime => f.write_str("the CPU time that this may take did not suffice to read it"),
+            Why::MappedOften => f.write_str("the process maps the same shared memory more than ten thousand times"),
             Why::Unseen => f.write_str("the kernel cannot show where its pages are (Linux 6.7 can)"),
         }
     }

@@ -243,10 +243,19 @@ impl<'a> Work<'a> {
     fn blocks(&self, areas: &[Area], budget: &Budget) -> Result<(Vec<Block>, Vec<Left>), Refused> {
         let (pid, mut blocks, mut unseen, mut seen) =
             (self.program.pid, Vec::new(), Vec::new(), BTreeSet::new());
+        let huge = if self.present.scans { BTreeMap::new() } else { self.shared_by_smaps()? };
         for area in areas.iter().filter(|area| area.refusal(self.page).is_none()) {
             let Some(inner) = area.range.inner(self.page) else { continue };
+            if huge.get(&area.range.start).is_some_and(|bytes| *bytes >= inner.len()) {
+                unseen.push(Left { range: inner, why: Why::Huge, adds: 0 });
+                continue;
+            }
             if !self.present.scans && inner.len() > MAX_READ {
                 unseen.push(Left { range: inner, why: Why::Unseen, adds: 0 });
+                continue;
+            }
+            if self.present.is_mapped_often(inner) {
+                unseen.push(Left { range: inner, why: Why::MappedOften, adds: 0 });
                 continue;
             }
             let mut rest = inner;
@@ -266,6 +275,12 @@ impl<'a> Work<'a> {
             }
         }
         Ok((blocks, unseen))
+    }
+
+    /// Returns the huge bytes of each mapping of shared memory, by smaps.
+    fn shared_by_smaps(&self) -> Result<BTreeMap<Addr, u64>, ProcError> {
+        let usages = Process::new(self.program.pid).smaps()?;
+        Ok(usages.iter().map(|usage| (usage.mapping.range.start, usage.shmem_huge)).collect())
     }
 
     /// Returns the bytes of all mappings of `areas` that are huge, by smaps: anonymous, and shared memory.

@@ -3,6 +3,7 @@
 //! `/proc/kpageflags` (Documentation/admin-guide/mm/pagemap.rst). Root alone sees both.
 
 use crate::machine::{base_page, thp_page};
+use crate::proc::clock::cpu_time_of_thread;
 use crate::proc::pagemap;
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::folios::{Folios, frames_of_folios};
@@ -10,10 +11,11 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const FLAGS: &str = "/proc/kpageflags";
-/// So long the pages of a process are read: where its frames lie far apart, each takes a read of its own. The rest is left out.
+/// So much CPU time the pages of a process may take: where its frames lie far apart, each takes a read of its own. The rest is
+/// left out.
 const TIME: Duration = Duration::from_millis(300);
 /// So many entries of the pagemap are read at once.
 const AT_ONCE: u64 = 1 << 12;
@@ -29,7 +31,7 @@ pub struct Reader {
     stretch: u64,
     known: HashMap<u64, Vec<u32>>,
     group: Option<u64>,
-    until: Instant,
+    until: Duration,
     whole: bool,
 }
 
@@ -51,7 +53,7 @@ impl Reader {
             stretch: huge.bytes() / base.bytes(),
             known: HashMap::new(),
             group: group(base),
-            until: Instant::now() + TIME,
+            until: cpu_time_of_thread() + TIME,
             whole: true,
         })
     }
@@ -61,10 +63,22 @@ impl Reader {
     /// # Errors
     /// pread(2)
     pub fn add(&mut self, range: Range, folios: &mut Folios) -> io::Result<()> {
+        // A large reservation has few pages.
+        let mut present = Vec::new();
+        match pagemap::present_stretches(&self.pagemap, range, &mut |found| present.push(found)) {
+            Ok(()) => {}
+            // Before Linux 6.7.
+            Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => present = vec![range],
+            Err(error) => return Err(error),
+        }
+        present.into_iter().try_for_each(|stretch| self.add_present(stretch, folios))
+    }
+
+    fn add_present(&mut self, stretch: Range, folios: &mut Folios) -> io::Result<()> {
         let page = self.base.bytes();
-        let mut rest = range;
+        let mut rest = stretch;
         while !rest.is_empty() {
-            if Instant::now() >= self.until {
+            if cpu_time_of_thread() >= self.until {
                 self.whole = false;
                 break;
             }
@@ -83,7 +97,7 @@ impl Reader {
         self.whole
     }
 
-    /// Returns how many frames the folio of a frame has; 1 if that cannot be read.
+    /// Returns how many frames the folio of a frame has; 0 if that cannot be read, or if it is larger than a huge page.
     fn frames(&mut self, frame: u64) -> u32 {
         let first = frame / self.stretch * self.stretch;
         if self.known.len() >= REMEMBERED {
@@ -96,7 +110,7 @@ impl Reader {
             let (words, _) = bytes[..got].as_chunks();
             frames_of_folios(&words.iter().map(|word| u64::from_ne_bytes(*word)).collect::<Vec<u64>>())
         });
-        found.get((frame - first) as usize).copied().unwrap_or(1)
+        found.get((frame - first) as usize).copied().unwrap_or(0)
     }
 }
 
@@ -136,7 +150,7 @@ mod tests {
         assert_eq!(folios.bytes.values().sum::<u64>(), range.len(), "{folios:?}");
         assert!(reader.is_whole() && folios.bytes.keys().all(|size| size.is_power_of_two()));
         // The time is over.
-        reader.until = Instant::now();
+        reader.until = Duration::ZERO;
         let mut some = Folios::default();
         reader.add(range, &mut some).unwrap();
         assert_eq!((some, reader.is_whole()), (Folios::default(), false));

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The processes that have pages of some shared memory, and the page tables of all of them.
 
+use crate::proc::clock::cpu_time_of_thread;
 use crate::proc::procfs::Process;
 use hugelift_core::collapse::PageTables;
 use hugelift_core::maps::Mapping;
 use hugelift_core::shared_memory::SharedFile;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The processes that share memory, with the bytes of their page tables.
 #[derive(Debug)]
@@ -15,16 +16,16 @@ pub struct Sharers(BTreeMap<u32, u64>);
 
 impl Sharers {
     /// Finds process `pid` and those that have pages of the files, which it maps. Processes of other users, and those whose
-    /// mappings may not be read, are left out. Returns `None` if that takes longer than `time`.
+    /// mappings may not be read, are left out. Returns `None` if that takes more CPU time than `time`.
     pub fn of(pid: u32, files: &BTreeSet<SharedFile>, time: Duration) -> Option<Sharers> {
-        let (began, own) = (Instant::now(), Process::new(pid));
+        let (began, own) = (cpu_time_of_thread(), Process::new(pid));
         let user = own.status().ok()?.uid;
         let ids = files.iter().filter(|file| file.system_v).count();
         // Another namespace has segments with the same ids.
         let namespace = if ids > 0 { namespace(own) } else { None };
         let mut found = BTreeMap::from([(pid, own.status().ok()?.page_tables?)]);
         for other in Process::all().unwrap_or_default().into_iter().filter(|other| *other != pid) {
-            if began.elapsed() > time {
+            if cpu_time_of_thread().saturating_sub(began) > time {
                 return None;
             }
             let process = Process::new(other);

@@ -5,6 +5,7 @@
 use super::servers::{Postgres, Server, started};
 use crate::common::build::must;
 use crate::common::guard::{Exclusive, Settings};
+use crate::common::run::until;
 use crate::common::{Cmd, End, HUGELIFT};
 use crate::{need, need_root, skip};
 use hugelift_linux::proc::procfs::Process;
@@ -53,9 +54,13 @@ fn shared(pid: u32) -> (u64, u64) {
 
 /// Returns the page tables of a process and its children, in bytes.
 fn tables(pid: u32) -> u64 {
-    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).expect("its children");
-    let all = children.split_whitespace().map(|pid| pid.parse().expect("a process id")).chain([pid]);
+    let all = children(pid).into_iter().chain([pid]);
     all.filter_map(|pid| Process::new(pid).status().ok()?.page_tables).sum()
+}
+
+fn children(pid: u32) -> Vec<u32> {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).expect("its children");
+    children.split_whitespace().map(|pid| pid.parse().expect("a process id")).collect()
 }
 
 #[test]
@@ -85,13 +90,15 @@ fn issue_32_2_postgres() {
         bench.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("pgbench")
     };
     let clients = [bench(WRITERS, &[]), bench(READERS, &["-S"])];
+    // Its first process, those that write, and the clients' own.
+    until("all clients are connected", || children(load.child.id()).len() >= 25);
     std::thread::sleep(Duration::from_secs(3));
     let pid = load.child.id();
     let before = tables(pid);
     let until = Instant::now() + LOAD - Duration::from_secs(8);
     let mut turns = 0;
     while turns < TURNS && Instant::now() < until {
-        let mut attach = Cmd::new([HUGELIFT, "attach", "--parts", "shm", "--cpu-budget", "0.02"]);
+        let mut attach = Cmd::new([HUGELIFT, "attach", "--parts", "shm", "--cpu-budget", "0.1"]);
         attach = attach.arg(pid.to_string());
         let done = attach.bare();
         assert_eq!(done.end, End::Code(0), "{done:?}");

@@ -22,6 +22,8 @@ use std::rc::Rc;
 
 /// So many files are open at once, so that descriptors are left for all else. Of others the pagemap says what is present.
 const FILES: usize = 64;
+/// A JVM with ZGC maps its heap three times, in many pieces. A program that maps a file so often may mean harm.
+const MAPPINGS: usize = 10_000;
 
 /// Shows which pages of a process are present.
 pub(super) struct Present<'a> {
@@ -31,6 +33,8 @@ pub(super) struct Present<'a> {
     pub(super) scans: bool,
     /// The shared memory that the process maps, by address.
     shared: BTreeMap<Addr, Shared>,
+    /// Files that it maps very often.
+    often: BTreeSet<SharedFile>,
 }
 
 /// A mapping of shared memory.
@@ -67,12 +71,23 @@ impl<'a> Present<'a> {
             Some((area.range.start, Shared { range: area.range, offset, id, file }))
         };
         let wanted = areas.iter().filter(|area| area.refusal(page).is_none());
-        Present { program, page, scans, shared: wanted.filter_map(shared).collect() }
+        let shared = wanted.filter_map(shared).collect();
+        let mut counts: BTreeMap<SharedFile, usize> = BTreeMap::new();
+        let ids = snapshot.shared_memory().map(SharedFile::of);
+        ids.for_each(|id| *counts.entry(id).or_default() += 1);
+        counts.retain(|_, count| *count > MAPPINGS);
+        Present { program, page, scans, shared, often: counts.into_keys().collect() }
     }
 
     /// Returns the shared memory that a block lies in.
     fn shared(&self, block: Range) -> Option<&Shared> {
         self.shared.range(..=block.start).next_back().map(|(_, s)| s).filter(|s| s.range.covers(block))
+    }
+
+    /// Returns whether the process maps the file of a stretch of shared memory very often: for each of the mappings the kernel
+    /// walks through the page tables of a block.
+    pub(super) fn is_mapped_often(&self, part: Range) -> bool {
+        self.file(part).is_some_and(|id| self.often.contains(&id))
     }
 
     /// Returns the file of a block of shared memory; `None` for other memory.
@@ -138,8 +153,14 @@ impl<'a> Present<'a> {
             let Some((pages, mapped)) = self.pages_with(range, found) else {
                 return Err(io::Error::from_raw_os_error(libc::ESRCH));
             };
-            // It is mapped as a whole at the next access, unless the process maps its base pages still.
-            let huge = mapped == 0 && found.is_some_and(|found| found.huge);
+            // It is mapped as a whole at the next access, unless the process maps its base pages still. It may have been mapped so
+            // since the pages were read.
+            let is_mapped = || {
+                let mut bytes = 0;
+                let found = pagemap::huge_stretches(pagemap, range, false, &mut |r: Range| bytes += r.len());
+                found.is_ok() && bytes == range.len()
+            };
+            let huge = found.is_some_and(|found| found.huge) && (mapped == 0 || is_mapped());
             blocks.push(Block { start, huge, pages, heat: None });
         }
         Ok(())

@@ -13,6 +13,8 @@ use std::time::Duration;
 
 /// How many times a block is tried while the kernel returns EAGAIN: some of its pages are in use just now.
 const TRIES: u32 = 3;
+/// So much may be charged to a group for a moment.
+const LATER: u64 = 8 << 20;
 /// After this many blocks in a row for which the kernel has no memory, no other one is tried.
 pub(super) const MAX_SHORT: u32 = 3;
 /// The limit of the control group is read again after this many blocks.
@@ -32,8 +34,8 @@ pub(super) struct Turn<'a, 'b> {
     pub(super) began: Duration,
     /// Bytes that may be charged anew to a limited control group.
     pub(super) charge: u64,
-    /// What its limit left before the first block.
-    pub(super) left: Option<u64>,
+    /// The limit that left least before the first block of shared memory, and what it left.
+    pub(super) left: Option<(String, u64)>,
     /// How many blocks had their turn.
     pub(super) count: u32,
     /// Bytes that the others may add.
@@ -56,13 +58,19 @@ pub(super) enum Step {
 
 impl Turn<'_, '_> {
     /// Returns why a limit of the process's control group allows no huge page more.
-    fn group_is_full(&mut self) -> Option<Stopped> {
+    fn group_is_full(&mut self, is_shared: bool) -> Option<Stopped> {
         let limit = machine::memory_limit_of(Process::new(self.pid))?;
-        // What another group was charged for before.
-        let first = *self.left.get_or_insert(limit.left);
-        let charged = first.saturating_sub(limit.left);
-        if charged > self.charge.saturating_add(MIN_LEFT * self.page.bytes()) {
-            return Some(Stopped::Charged(limit.source, charged));
+        if is_shared {
+            // Another group may become the one with least left.
+            if self.left.as_ref().is_none_or(|(source, _)| *source != limit.source) {
+                self.left = Some((limit.source.clone(), limit.left));
+            }
+            let first = self.left.as_ref().map_or(0, |(_, left)| *left);
+            let charged = first.saturating_sub(limit.left);
+            // The old pages of a block are given back a little later.
+            if charged > self.charge.saturating_add(self.page.bytes().max(LATER)) {
+                return Some(Stopped::Charged(limit.source, charged));
+            }
         }
         (limit.left < MIN_LEFT * self.page.bytes()).then_some(Stopped::Group(limit.source, limit.left))
     }
@@ -77,7 +85,7 @@ impl Turn<'_, '_> {
         // The charge of shared memory may come from another group.
         let is_shared = self.present.file(block.range).is_some();
         let is_due = is_shared || self.count.is_multiple_of(LIMIT_EVERY);
-        if let Some(why) = is_due.then(|| self.group_is_full()).flatten() {
+        if let Some(why) = is_due.then(|| self.group_is_full(is_shared)).flatten() {
             return Step::Stop(why);
         }
         self.count += 1;
