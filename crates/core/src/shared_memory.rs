@@ -61,20 +61,7 @@ mod tests {
     use super::*;
     use crate::addr::Addr;
     use crate::maps::Prot;
-    use crate::snapshot::Machine;
-
-    const MACHINE: Machine = Machine {
-        base_page: PageSize::SMALL,
-        thp_page: None,
-        folios: Vec::new(),
-        thp_off: None,
-        allows_thp: false,
-        pools: Vec::new(),
-        moves_hugetlb: true,
-        populate: true,
-        memory_left: 0,
-        memory_limit: None,
-    };
+    use crate::snapshot::BARE;
 
     fn mapping(start: u64, device: u32, path: &str) -> Mapping {
         Mapping {
@@ -97,7 +84,7 @@ mod tests {
             mapping(4 << 30, 2, "/memfd:pool"),
             mapping(5 << 30, 1, "/SYSV00000000"),
         ];
-        let mut snapshot = Snapshot::new(Vec::new(), all, MACHINE);
+        let mut snapshot = Snapshot::new(Vec::new(), all, BARE);
         assert_eq!(snapshot.shared_memory().count(), 0, "no device is known");
         snapshot.tmpfs = vec![(0, 1)];
         let found: Vec<u64> = snapshot.shared_memory().map(|m| m.range.start.0 >> 30).collect();

@@ -2,82 +2,21 @@
 //! A process as the planner sees it: its mappings, the objects in them, and what the machine offers.
 //! It is plain data, read from a live process or a file, or built in a test.
 
-use crate::addr::{Addr, PageSize, Range, human_bytes};
+mod machine;
+mod part;
+
+use crate::addr::{Addr, Range};
 use crate::attribute::Attribute;
 use crate::elf::Headers;
 use crate::maps::{FileId, Mapping, Prot};
 use crate::mounts::Device;
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
-use std::fmt;
 use std::path::PathBuf;
 
-/// What a stretch of an object holds.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Part {
-    /// Executable code.
-    Text,
-    /// Read-only from the start.
-    Rodata,
-    /// Read-only after relocation.
-    Relro,
-    /// Writable, from the file.
-    Data,
-    /// Writable, zero at the start.
-    Bss,
-    /// What `brk(2)` manages, counted as a part of the executable.
-    Heap,
-    /// The first thread's stack, counted as a part of the executable.
-    Stack,
-    /// Anonymous memory that the program has mapped itself and that is no code: any allocator's, and the stacks of its
-    /// other threads. Counted as a part of the executable.
-    Anon,
-    /// Code that the program makes while it runs, in private anonymous memory, as a JIT compiler does. Counted as a part of
-    /// the executable.
-    Jit,
-    /// Shared memory, which lies in tmpfs: anonymous `MAP_SHARED`, shmget(2), memfd_create(2), files in /dev/shm. It is in
-    /// no object.
-    Shm,
-}
-
-impl Part {
-    /// All of them but [`Part::Jit`]: its program may change the protection of its pages at any moment, which splits huge
-    /// pages again.
-    pub const ALL: [Part; 9] = [
-        Part::Text,
-        Part::Rodata,
-        Part::Relro,
-        Part::Data,
-        Part::Bss,
-        Part::Heap,
-        Part::Stack,
-        Part::Anon,
-        Part::Shm,
-    ];
-
-    /// Returns whether the program or its loader writes to it.
-    pub fn is_writable(self) -> bool {
-        !matches!(self, Part::Text | Part::Rodata)
-    }
-}
-
-impl fmt::Display for Part {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Part::Text => "text",
-            Part::Rodata => "rodata",
-            Part::Relro => "relro",
-            Part::Data => "data",
-            Part::Bss => "bss",
-            Part::Heap => "heap",
-            Part::Stack => "stack",
-            Part::Anon => "anon",
-            Part::Jit => "jit",
-            Part::Shm => "shm",
-        })
-    }
-}
+#[cfg(test)]
+pub(crate) use machine::BARE;
+pub use machine::{Machine, MemoryLimit, Pool, ThpOff};
+pub use part::Part;
 
 /// An ELF file mapped in a process.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -104,111 +43,6 @@ impl Object {
     pub fn loaded(&self, vaddr: u64, size: u64) -> Option<Range> {
         Range::sized(Addr(vaddr.wrapping_add(self.bias)), size)
     }
-}
-
-/// A pool of hugetlb pages of one size
-/// (`/sys/kernel/mm/hugepages/hugepages-*kB`, Documentation/admin-guide/mm/hugetlbpage.rst).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Pool {
-    /// Size of its pages.
-    pub page: PageSize,
-    /// Pages in the pool, including surplus ones.
-    pub total: u64,
-    /// Pages not in use.
-    pub free: u64,
-    /// Free pages that are reserved for existing mappings.
-    pub reserved: u64,
-    /// Pages above the pool's own size at the moment.
-    pub surplus: u64,
-    /// The most surplus pages that the kernel may make.
-    pub overcommit: u64,
-}
-
-impl Pool {
-    /// Returns how many pages a new mapping could get: free and not reserved, and surplus still to be
-    /// made.
-    pub fn available(self) -> u64 {
-        self.unpromised().saturating_add(self.overcommit.saturating_sub(self.surplus))
-    }
-
-    /// Returns how many of these the pool holds already: they cost no further memory.
-    pub fn unpromised(self) -> u64 {
-        self.free.saturating_sub(self.reserved)
-    }
-}
-
-/// What the machine and the target's limits allow, found by probing.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Machine {
-    /// The base page.
-    pub base_page: PageSize,
-    /// Size of a transparent huge page; `None` where the kernel has none.
-    pub thp_page: Option<PageSize>,
-    /// Sizes of transparent pages between the base page and [`Machine::thp_page`] that
-    /// `MADV_HUGEPAGE` may bring (Linux 6.8), largest first; empty if they were not read.
-    pub folios: Vec<PageSize>,
-    /// Why `MADV_HUGEPAGE` brings no huge pages; `None` if it does.
-    pub thp_off: Option<ThpOff>,
-    /// The running process has forbidden itself transparent huge pages, and a borrowed thread can allow them while a
-    /// copy of code or of constants is made. What the program writes to stays as it wants it.
-    pub allows_thp: bool,
-    /// The hugetlb pools, largest page first.
-    pub pools: Vec<Pool>,
-    /// `mremap(2)` moves hugetlb mappings (Linux 5.16).
-    pub moves_hugetlb: bool,
-    /// `MADV_POPULATE_WRITE` and `MADV_POPULATE_READ` exist (Linux 5.14).
-    pub populate: bool,
-    /// Bytes of the machine's memory that copies may take.
-    pub memory_left: u64,
-    /// The limit of a control group that leaves the target least memory, if there is one.
-    pub memory_limit: Option<MemoryLimit>,
-}
-
-impl Machine {
-    /// Returns whether a page table holds several pages of the pool of this size, as on AArch64 those of 64 kB, and of 2 MB where
-    /// the base page has 16 or 64 kB.
-    ///
-    /// A child of fork(2) may get none of such pages, and reads zeros instead. The kernel takes a number in a record of the page
-    /// table for that of its users, which only tables of the next level have (`copy_hugetlb_page_range`; measured on 6.12.117:
-    /// 39 of 40 children after many small objects of the kernel were freed). Where the mapping is one of a file, such a
-    /// child finds the pages in the file.
-    pub fn pool_page_is_lost_at_fork(&self, page: PageSize) -> bool {
-        const ENTRY: u64 = 8;
-        page.bytes() < self.base_page.bytes() * (self.base_page.bytes() / ENTRY)
-    }
-
-    /// Returns whether mremap(2) may move what is on pages of the pool of this size. If not, it is mapped from a file.
-    pub fn moves(&self, page: PageSize) -> bool {
-        self.moves_hugetlb && !self.pool_page_is_lost_at_fork(page)
-    }
-}
-
-/// The memory limit of the control group that leaves a process least memory.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct MemoryLimit {
-    /// The file that sets it.
-    pub source: String,
-    /// The limit.
-    pub bytes: u64,
-    /// Bytes that may still be charged to the group.
-    pub left: u64,
-    /// Pages of the hugetlb pools are charged to it as well (`memory_hugetlb_accounting`).
-    pub counts_pools: bool,
-}
-
-impl fmt::Display for MemoryLimit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} is {}", self.source, human_bytes(self.bytes))
-    }
-}
-
-/// Why there are no transparent huge pages.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ThpOff {
-    /// `/sys/kernel/mm/transparent_hugepage/enabled` is `never`.
-    Never,
-    /// `prctl(PR_SET_THP_DISABLE)` was inherited.
-    Process,
 }
 
 /// Bytes of an object that a file of the store holds for all processes to map.
@@ -471,6 +305,7 @@ pub fn overlapping(mappings: &[Mapping], range: Range) -> &[Mapping] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::addr::PageSize;
     use crate::elf::{self, Segment, Stretch};
 
     const FILE: FileId = FileId { major: 8, minor: 1, inode: 7 };
@@ -508,18 +343,7 @@ mod tests {
     }
 
     fn snapshot(base: u64, objects: Vec<Object>, mappings: Vec<Mapping>) -> Snapshot {
-        let machine = Machine {
-            base_page: PageSize::new(base).unwrap(),
-            thp_page: None,
-            folios: Vec::new(),
-            thp_off: None,
-            allows_thp: false,
-            pools: vec![],
-            moves_hugetlb: true,
-            populate: true,
-            memory_left: 0,
-            memory_limit: None,
-        };
+        let machine = Machine { base_page: PageSize::new(base).unwrap(), thp_page: None, ..BARE };
         Snapshot::new(objects, mappings, machine)
     }
 

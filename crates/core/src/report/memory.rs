@@ -120,20 +120,8 @@ mod tests {
     use super::*;
     use crate::maps::Prot;
     use crate::smaps;
-    use crate::snapshot::Machine;
+    use crate::snapshot::BARE;
 
-    const MACHINE: Machine = Machine {
-        base_page: PageSize::SMALL,
-        thp_page: Some(PageSize::MB2),
-        folios: Vec::new(),
-        thp_off: None,
-        allows_thp: false,
-        pools: Vec::new(),
-        moves_hugetlb: true,
-        populate: true,
-        memory_left: 0,
-        memory_limit: None,
-    };
     const MB: u64 = 1 << 20;
 
     const SMAPS: &str = "\
@@ -170,7 +158,7 @@ VmFlags: rd wr mr mw me ht
     fn seen() -> (Snapshot, Vec<Usage>) {
         let usage = smaps::parse_smaps(SMAPS.as_bytes()).unwrap();
         let mappings = usage.iter().map(|used| used.mapping.clone()).collect();
-        (Snapshot { tmpfs: vec![(0, 1)], ..Snapshot::new(Vec::new(), mappings, MACHINE) }, usage)
+        (Snapshot { tmpfs: vec![(0, 1)], ..Snapshot::new(Vec::new(), mappings, BARE) }, usage)
     }
 
     #[test]
