@@ -17,7 +17,8 @@ use hugelift_core::printable::Untrusted;
 use hugelift_core::quantity;
 use hugelift_core::report::VERSION;
 use hugelift_lift::attach::{
-    AttachOptions, Change, Chosen, Name, attach as attach_to, preview, restore as restore_to,
+    AttachOptions, Change, Chosen, Name, attach as attach_to, give_back_unused, preview,
+    restore as restore_to,
 };
 use hugelift_lift::options::PolicyOptions;
 use hugelift_linux::io::console::{self, say};
@@ -89,6 +90,11 @@ pub struct AttachArgs {
 /// differs from its file stays, and so do data and RELRO: their copy is the program's data.
 #[derive(Args, Debug)]
 pub struct RestoreArgs {
+    /// Instead give back the zeros on huge pages of private memory: a huge page of which more than half is zeros is split, and
+    /// its zeros take no memory any more. What is lifted stays. No thread is stopped, and no byte changes; it takes Linux 6.12
+    #[arg(long)]
+    unused: bool,
+
     #[command(flatten)]
     select: SelectArgs,
 
@@ -155,7 +161,10 @@ pub fn run_attach(args: &AttachArgs) -> Result<Exit, Failure> {
 /// See [`run_attach`].
 pub fn run_restore(args: &RestoreArgs) -> Result<Exit, Failure> {
     let seccomp = args.shown.seccomp.into();
-    each(&processes(&args.select)?, &args.shown, |chosen| restore_to(chosen, seccomp))
+    each(&processes(&args.select)?, &args.shown, |chosen| match args.unused {
+        true => give_back_unused(chosen, seccomp, None),
+        false => restore_to(chosen, seccomp),
+    })
 }
 
 #[derive(Serialize)]

@@ -21,6 +21,7 @@ use hugelift_core::report::{Report, anonymous, data_files, gains, shared_memory}
 use hugelift_core::snapshot::Part;
 use hugelift_heat::data::Allowed;
 use hugelift_lift::text::{Style, text};
+use hugelift_lift::unused::unused;
 use hugelift_linux::command::start_words;
 use hugelift_linux::elf::elf_file::{ElfFile, FileError};
 use hugelift_linux::elf::opened::{opened, opened_later};
@@ -59,8 +60,13 @@ pub struct InspectArgs {
     /// Instead watch the process for TIME, and say whether its threads waited for compaction, reclaim or copies at
     /// writes, and what the machine did for huge pages meanwhile
     #[arg(long, value_name = "TIME", value_parser = quantity::positive_duration, help_heading = heading::OUTPUT,
-        conflicts_with_all = ["heat", "html", "verbose"])]
+        conflicts_with_all = ["heat", "html", "verbose", "unused"])]
     cost: Option<Duration>,
+
+    /// Also read the private memory that is on huge pages, and say how much of it is zeros that 'hugelift restore --unused' gives
+    /// back
+    #[arg(long, help_heading = heading::OUTPUT)]
+    unused: bool,
 
     /// Print JSON, version 1 of the schema
     #[arg(long, help_heading = heading::OUTPUT)]
@@ -101,6 +107,11 @@ pub fn run(args: &InspectArgs) -> Result<Exit, Failure> {
         }
         (None, None) => of_program(&args.target, &policy)?,
         (None, Some(_)) => return Err(NO_PROCESS.into()),
+    };
+    let report = match (args.unused, report.pid) {
+        (false, _) => report,
+        (true, Some(pid)) => Report { unused: Some(unused(pid)?), ..report },
+        (true, None) => return Err(NO_MEMORY.into()),
     };
     console::print(&shown(&report, args)?)?;
     Ok(Exit::SUCCESS)
@@ -180,6 +191,7 @@ fn no_objects(pid: u32) -> String {
 }
 
 const NO_PROCESS: &str = "--heat samples a process: give its id in place of a program";
+const NO_MEMORY: &str = "--unused reads the memory of a process: give its id in place of a program";
 const NO_COST: &str = "--cost watches a process: give its id in place of a program";
 
 /// The most objects that are named of those that a program opens after its start.

@@ -126,6 +126,7 @@ impl Report {
             jit: None,
             shm: None,
             folios: None,
+            unused: None,
             data_files: None,
             heat: None,
             data: None,

@@ -15,6 +15,7 @@ mod lift;
 mod open;
 mod page_size;
 mod switchable;
+mod unused;
 
 pub use change::Change;
 pub use chosen::{Chosen, Name};
@@ -25,6 +26,7 @@ pub use hugelift_inject::live::Pages;
 pub(crate) use lift::{Target, Tried, lift_if};
 pub use page_size::{Resized, map_by};
 pub use switchable::{Switchable, huge_bytes, small_bytes, switchable};
+pub use unused::give_back_unused;
 
 use crate::options::{PolicyOptions, Seccomp};
 use change::{millis, report};

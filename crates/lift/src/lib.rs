@@ -26,6 +26,7 @@ pub mod start;
 mod steps;
 pub mod text;
 mod untouched;
+pub mod unused;
 pub mod watch;
 pub mod watcher;
 mod watching;

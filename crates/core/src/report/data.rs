@@ -11,6 +11,7 @@ use crate::policy::{Backing, SpanChoice};
 use crate::printable::Untrusted;
 use crate::skip::Reason;
 use crate::snapshot::Part;
+use crate::unused::Unused;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -55,6 +56,9 @@ pub struct Report {
     /// In folios of which sizes its memory lies; `None` unless the caller has read that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub folios: Option<FolioSizes>,
+    /// The zeros on its huge pages; `None` unless the caller has read the memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unused: Option<Unused>,
     /// The mapped files that are no objects; `None` unless the caller sets them from [`data_files`](super::data_files).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data_files: Option<Vec<DataFile>>,

@@ -54,6 +54,7 @@ pub fn report(parts: &[(u64, u64)], page_size: u64) -> Report {
         jit: None,
         shm: None,
         folios: None,
+        unused: None,
         data_files: None,
         heat: None,
         data: None,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Collapses memory of a running process into huge pages.
+//! Collapses memory of a running process into huge pages, and splits huge pages.
 //!
 //! *From outside*, by process_madvise(2), if that is allowed (CAP_SYS_NICE): no thread is stopped. The kernel first empties the page
 //! lists of all CPUs and finds a huge page, which takes seconds on a machine that is busy or short of memory.
@@ -18,6 +18,14 @@ use std::io;
 const TRIES: usize = 8;
 
 impl Live {
+    /// Makes memory cold by a borrowed thread (`MADV_COLD`). The kernel splits a huge page of which `range` is a part.
+    ///
+    /// # Errors
+    /// [`Fault`]
+    pub fn make_cold(&mut self, range: Range) -> Result<(), Fault> {
+        self.madvise("madvise(MADV_COLD)", range, libc::MADV_COLD as u64)
+    }
+
     /// Collapses a range, from outside if that is possible.
     ///
     /// # Errors

@@ -7,6 +7,7 @@ use hugelift_core::apply::Outcome;
 use hugelift_core::plan::Plan;
 use hugelift_core::report::Report;
 use hugelift_core::snapshot::{Part, Snapshot};
+use hugelift_core::unused::GivenBack;
 use hugelift_inject::live::Stops;
 use hugelift_linux::proc::procfs::Process;
 use serde::Serialize;
@@ -29,6 +30,9 @@ pub struct Change {
     pub longest_stop_of_all_us: u64,
     /// From the first reading of the process to the end, in milliseconds.
     pub took_ms: f64,
+    /// What was given back of memory that huge pages waste.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unused: Option<GivenBack>,
     /// Bytes of anonymous copies that were made, of ordinary memory.
     #[serde(skip)]
     pub(crate) copied: u64,
@@ -62,6 +66,7 @@ impl Change {
             all_stopped: stops.all,
             longest_stop_of_all_us: micros(stops.longest_of_all),
             took_ms: millis(took),
+            unused: None,
             copied: 0,
             code: Vec::new(),
             is_lifted: false,

@@ -8,6 +8,7 @@
 use super::process_set::ProcessSet;
 use crate::attach::{Change, Chosen, collapse_once};
 use crate::options::Seccomp;
+use crate::unused;
 use hugelift_core::collapse::{Budget, Collapsed, Stopped, Why};
 use hugelift_core::snapshot::Part;
 use hugelift_core::worth::RATIO;
@@ -75,6 +76,16 @@ impl Anonymous {
     /// Forgets processes that have ended, or have become others.
     pub(super) fn retain(&mut self, set: &ProcessSet) {
         self.processes.retain(|pid, turns| set.start_of(*pid) == Some(turns.start));
+    }
+
+    /// Returns whether memory of the processes' own is collapsed, not shared memory alone.
+    pub(super) fn has_private(&self) -> bool {
+        self.parts.iter().any(|part| unused::PARTS.contains(part))
+    }
+
+    /// Returns the processes that had a turn.
+    pub(super) fn pids(&self) -> BTreeSet<u32> {
+        self.processes.keys().copied().collect()
     }
 
     /// Returns the processes whose turn it is.

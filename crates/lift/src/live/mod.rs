@@ -26,6 +26,7 @@ mod pressure;
 mod process;
 pub(crate) mod process_set;
 mod share;
+mod zeros;
 
 use crate::attach::{Chosen, Target, Tried, lift_if};
 use crate::options::{LiftOptions, Seccomp, Verbosity};
@@ -47,6 +48,7 @@ use process_set::ProcessSet;
 use share::Share;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::time::{Duration, Instant};
+use zeros::Zeros;
 
 /// It sleeps no shorter than this.
 const SHORTEST: Duration = Duration::from_millis(20);
@@ -114,6 +116,7 @@ pub(crate) struct LiveLift {
     /// Nothing that was to be said was lost.
     is_heard: bool,
     apart: Apart,
+    zeros: Zeros,
     began: Instant,
     /// CPU time of this process for polling, for lifting, and for samples.
     polling: Duration,
@@ -167,6 +170,7 @@ impl LiveLift {
             speaks: false,
             is_heard: true,
             apart: Apart::default(),
+            zeros: Zeros::default(),
             began: now,
             polling: Duration::ZERO,
             lifting: Duration::ZERO,
@@ -209,6 +213,7 @@ impl LiveLift {
         self.turned = Instant::now();
         self.free = self.turned + pause;
         self.give_back(stops);
+        self.give_back_zeros(stops);
         for pid in due {
             if stops() || !self.is_heard {
                 break;
@@ -328,6 +333,9 @@ impl LiveLift {
         for pid in anonymous.due(&self.processes) {
             if stops() || !self.is_heard {
                 return;
+            }
+            if self.zeros.is_short(pid) {
+                continue;
             }
             let before = own_cpu_time();
             let turn = anonymous.turn(&self.processes, pid);

@@ -4,6 +4,7 @@
 use hugelift_core::addr::human_bytes;
 use hugelift_core::report::{DataFile, Report, SharedMemory, Total};
 use hugelift_core::snapshot::Part;
+use hugelift_core::unused::Unused;
 
 /// So many data files are named.
 const NAMED: usize = 4;
@@ -28,6 +29,7 @@ pub fn rows(report: &Report, verbose: bool) -> Vec<[String; 2]> {
     if let Some(shm) = report.shm {
         rows.extend(shared(&shm, report).map(|line| [Part::Shm.to_string(), line]));
     }
+    rows.extend(report.unused.map(|unused| ["zeros".into(), zeros(&unused, report.pid)]));
     let files = report.data_files.as_deref().unwrap_or_default();
     let shown = if verbose { files.len() } else { files.len().min(NAMED) };
     rows.extend(files[..shown].iter().map(|file| ["file".into(), data_file(file)]));
@@ -52,6 +54,17 @@ fn shared(shm: &SharedMemory, report: &Report) -> Option<String> {
     let pid = report.pid.map(|pid| format!(" (hugelift doctor --pid {pid})")).unwrap_or_default();
     let why = format!("; {held} is at addresses that do not match its offsets{pid}");
     Some(sums(&shm.total) + if is_held { &why } else { "" })
+}
+
+/// Returns how much of its huge pages a process wastes, and what gives it back.
+fn zeros(unused: &Unused, pid: Option<u32>) -> String {
+    let [huge, sparse, zeros] = [unused.huge_bytes, unused.sparse_bytes, unused.zero_bytes].map(human_bytes);
+    match (unused.sparse_bytes, pid) {
+        (0, _) | (_, None) => format!("no huge page of {huge} private memory is mostly zeros"),
+        (_, Some(pid)) => format!(
+            "{zeros} in the huge pages that are mostly zeros ({sparse} of {huge}); hugelift restore --unused {pid} gives them back"
+        ),
+    }
 }
 
 fn data_file(file: &DataFile) -> String {

@@ -293,7 +293,7 @@ impl<'a> Work<'a> {
 }
 
 /// Returns the anonymous and shared memory of `parts`. Adjacent parts of one mapping are one area.
-fn areas(snapshot: &Snapshot, parts: &[Part]) -> Vec<Area> {
+pub(crate) fn areas(snapshot: &Snapshot, parts: &[Part]) -> Vec<Area> {
     let mut extents = snapshot.extents();
     extents.extend(snapshot.anonymous(&extents));
     extents.retain(|e: &Extent| parts.contains(&e.part) && !e.file_backed);

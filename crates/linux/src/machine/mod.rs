@@ -7,6 +7,7 @@ pub mod nodes;
 pub mod pools;
 pub mod pressure;
 pub mod reading;
+pub mod split;
 pub mod sysfs;
 pub mod thp_switch;
 pub mod tree;

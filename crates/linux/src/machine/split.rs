@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Whether the kernel frees the zeros of a huge page that it splits (Linux 6.12, commit b1f202060afe). It is tried on memory of
+//! this process.
+
+use super::{base_page, thp_page};
+use crate::proc::memory::MADV_COLLAPSE;
+use crate::proc::pagemap;
+use crate::proc::procfs::Process;
+use crate::proc::reservation::Reservation;
+use hugelift_core::addr::{Addr, Range};
+use hugelift_core::collapse::Pages;
+use std::io;
+
+/// Returns whether the kernel frees the zeros of a huge page that it splits; `None` if no huge page was to be had for a try, or if
+/// the kernel does not show which memory is huge.
+pub fn frees_zeros() -> Option<bool> {
+    let pid = Process::OWN.pid().cast_signed();
+    let page = thp_page()?;
+    let (huge, base) = (usize::try_from(page.bytes()).ok()?, usize::try_from(base_page().bytes()).ok()?);
+    let mut reserved = Reservation::new(huge, page).ok()?;
+    let start = reserved.map_memory(0, huge, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE).ok()?;
+    let range = Range::sized(Addr(start as u64), page.bytes())?;
+    let advise = |at: *mut u8, len: usize, advice: i32| {
+        // SAFETY: madvise(2) of memory that was mapped above; these advices change no byte.
+        let done = unsafe { libc::madvise(at.cast(), len, advice) };
+        if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    };
+    advise(start, huge, libc::MADV_HUGEPAGE).ok()?;
+    // SAFETY: the mapping is writable and belongs to this function.
+    unsafe { start.write_volatile(1) };
+    if pagemap::huge_bytes(pid, range).ok()? < range.len() {
+        advise(start, huge, MADV_COLLAPSE).ok()?;
+    }
+    if pagemap::huge_bytes(pid, range).ok()? < range.len() {
+        return None;
+    }
+    // SAFETY: the second base page of the mapping.
+    let second = unsafe { start.add(base) };
+    advise(second, base, libc::MADV_COLD).ok()?;
+    let entries = pagemap::entries(&pagemap::open(pid).ok()?, range).ok()?;
+    Some(Pages::of(&entries).own == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn issue_32_4_this_kernel_is_tried() {
+        // Whether it is known depends on the machine; the try itself must leave nothing behind.
+        let before = Process::OWN.maps().expect("maps").len();
+        match frees_zeros() {
+            None => println!("SKIP: no huge page to try it with"),
+            Some(frees) => println!("this kernel frees zeros: {frees}"),
+        }
+        let after = Process::OWN.maps().expect("maps").len();
+        assert!(after <= before + 2, "{before} mappings before, {after} after");
+    }
+}
