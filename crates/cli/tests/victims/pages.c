@@ -6,7 +6,9 @@
  * calls the first HOT of them. It prints "ready" with the addresses of the first of these and of what is behind the
  * last. With SECONDS it ends by SIGALRM; with `jit` it calls a copy of the first function in memory of its own; with
  * THREADS it has so many threads that sleep. With HOT 0 it sleeps. With -DWIDE its functions begin on a huge page, and
- * code that it never calls lies before and behind them. After every 64 calls it makes a system call, as a server does. */
+ * code that it never calls lies before and behind them. After every 64 calls it makes a system call, as a server does.
+ *
+ * main() is on another huge page then. It calls functions that take longer, so that it has far less than 1 % of the samples. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdio.h>
@@ -18,15 +20,17 @@
 #define PAGE 4096
 
 #ifdef WIDE
+#define LOOPS 40000
 #define COLD(megabytes) __asm__(".text\n.balign 0x200000\n.fill " megabytes " << 20, 1, 0\n.balign 0x200000\n")
 #else
+#define LOOPS 2000
 #define COLD(megabytes) __asm__("")
 #endif
 
 #define F(n) \
 	__attribute__((noinline, aligned(PAGE))) unsigned f##n(unsigned x) \
 	{ \
-		for (int i = 0; i < 2000; i++) \
+		for (int i = 0; i < LOOPS; i++) \
 			__asm__ volatile("" : "+r"(x)); \
 		return x; \
 	}
