@@ -8,6 +8,7 @@ mod anon;
 mod backings;
 mod children;
 mod copy;
+mod data;
 mod databases;
 mod demo;
 mod equal;
@@ -53,6 +54,7 @@ usage: hugelift-bench COMMAND [--rounds N] [--megabytes N] [--only PROGRAM]
   equal     how often a comparison of a process that runs calls a difference where nothing changes
   stops     for how long attach and restore stop a thread, on a quiet machine and on a busy one
   primed    clang++ with its libraries in small pages of the page cache, and primed
+  data      programs that read data files through a mapping, the files in small pages, primed, and by their own switch
   peers     entering and exiting of the epoch crate, against ConcurrencyKit and userspace RCU
   all       all of these except the demo and advise
   program LINKING
@@ -61,7 +63,7 @@ usage: hugelift-bench COMMAND [--rounds N] [--megabytes N] [--only PROGRAM]
 
   --rounds N      how often to run each side (default: enough for a narrow interval)
   --megabytes N   how much code to generate (default 64)
-  --only PROGRAM  of anon, hot, late and stops: measure the case alone that needs this program (as php, python3, javac);
+  --only PROGRAM  of anon, data, hot, late and stops: measure the case alone that needs this program (as php, python3, lmdb);
                   of advise: the program of this name
 
 HUGELIFT_BIN names the hugelift to measure; without it, the one beside this program.";
@@ -123,6 +125,7 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<ExitCode> {
         "equal" => &[equal::run, equal_switched::run],
         "stops" => &[stops::run],
         "primed" => &[primed::run],
+        "data" => &[data::run],
         "peers" => &[peers::run],
         "all" => &[
             backings::run,
@@ -142,6 +145,7 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<ExitCode> {
             equal_switched::run,
             stops::run,
             primed::run,
+            data::run,
             peers::run,
             warm::start_primed,
         ],

@@ -23,6 +23,23 @@ impl Options {
     /// # Errors
     /// `--only` names none of them.
     pub fn chosen<T: Copy>(&self, cases: &[(&'static str, T)]) -> Result<Vec<(&'static str, T)>> {
+        // Debian installs clang++ with a version in its name, and PostgreSQL in a folder of its version.
+        self.chosen_if(cases, |needs| match needs {
+            "clang++" => find_clang().is_some(),
+            "postgres" => find_postgres().is_some(),
+            _ => Command::new(needs).arg("--help").output().is_ok(),
+        })
+    }
+
+    /// Does the same for cases with what they need, of which `is_here` says whether it is installed.
+    ///
+    /// # Errors
+    /// `--only` names none of them.
+    pub fn chosen_if<T: Copy>(
+        &self,
+        cases: &[(&'static str, T)],
+        is_here: impl Fn(&str) -> bool,
+    ) -> Result<Vec<(&'static str, T)>> {
         let is_wanted = |needs: &str| self.only.as_deref().is_none_or(|only| only == needs);
         let wanted = cases.iter().copied().filter(|(needs, _)| is_wanted(needs));
         let all: Vec<_> = wanted.collect();
@@ -33,14 +50,8 @@ impl Options {
             self.only.as_deref().unwrap_or_default(),
             names()
         );
-        // Debian installs clang++ with a version in its name, and PostgreSQL in a folder of its version.
-        let is_here = |needs: &str| match needs {
-            "clang++" => find_clang().is_some(),
-            "postgres" => find_postgres().is_some(),
-            _ => Command::new(needs).arg("--help").output().is_ok(),
-        };
         let (here, missing): (Vec<_>, Vec<_>) = all.into_iter().partition(|(needs, _)| is_here(needs));
-        missing.iter().for_each(|(needs, _)| println!("  SKIP: no {needs} in PATH: ci/setup.sh test"));
+        missing.iter().for_each(|(needs, _)| println!("  SKIP: no {needs}: ci/setup.sh test"));
         Ok(here)
     }
 }
