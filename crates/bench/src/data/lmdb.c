@@ -4,6 +4,8 @@
 #include <lmdb.h>
 
 #define FILE_NAME "data.mdb"
+// A little more than the file.
+#define MAP_BYTES (320 << 20)
 #define KEYS 2600000
 #define KEYS_IN_TRANSACTION 100000
 #define GETS 2500000
@@ -17,7 +19,7 @@ static MDB_env *open_env(unsigned flags)
 {
 	MDB_env *env;
 	must(mdb_env_create(&env), "mdb_env_create");
-	must(mdb_env_set_mapsize(env, 1 << 30), "mdb_env_set_mapsize");
+	must(mdb_env_set_mapsize(env, MAP_BYTES), "mdb_env_set_mapsize");
 	must(mdb_env_open(env, FILE_NAME, MDB_NOSUBDIR | MDB_NOLOCK | flags, 0600), "mdb_env_open");
 	return env;
 }

@@ -6,12 +6,12 @@ use anyhow::{Context as _, Result, ensure};
 use hugelift_measure::program::Program;
 use std::ffi::OsString;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 const HEADER: &str = include_str!("reader.h");
-/// Where Debian has the jars of Java libraries.
-const JARS: &str = "/usr/share/java";
+/// Lucene 8, where Debian has it.
+const LUCENE: &str = "/usr/share/maven-repo/org/apache/lucene/lucene-core/8.x/lucene-core-8.x.jar";
 /// The Python for which Debian has numpy.
 const PYTHON: &str = "/usr/bin/python3";
 
@@ -57,7 +57,7 @@ pub fn is_here(needs: &str) -> bool {
         "rocksdb" => has("rocksdb/c.h"),
         "geoip" => has("maxminddb.h"),
         "numpy" => succeeds(PYTHON, &["-c", "import numpy"]),
-        _ => find_lucene().is_some() && succeeds("javac", &["--version"]),
+        _ => Path::new(LUCENE).exists() && succeeds("javac", &["--version"]),
     }
 }
 
@@ -95,19 +95,11 @@ fn lucene(dir: &Path) -> Result<Reader> {
     fs::write(&source, include_str!("Lucene.java"))?;
     let mut path = dir.as_os_str().to_owned();
     path.push(":");
-    path.push(find_lucene().context("no Lucene")?);
+    path.push(LUCENE);
     built(Command::new("javac").arg("-cp").arg(&path).arg("-d").arg(dir).arg(&source))?;
     let words = ["java", "-Xmx1g", "-XX:+UseSerialGC", "-cp"].map(OsString::from);
     let words = words.into_iter().chain([path, "Lucene".into()]).collect();
     Ok(Reader { what: "Lucene, searches for a term", own: None, words })
-}
-
-fn find_lucene() -> Option<PathBuf> {
-    let paths = fs::read_dir(JARS).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
-    let is_core = |path: &PathBuf| {
-        path.file_stem().is_some_and(|name| name.to_string_lossy().starts_with("lucene-core-8."))
-    };
-    paths.filter(is_core).max()
 }
 
 /// Compiles a reader in C with its library. Returns the words that start it.

@@ -5,7 +5,7 @@
 
 #define FILE_NAME "data.db"
 #define ROWS 2600000
-#define SELECTS 700000
+#define SELECTS 1300000
 
 static void run(sqlite3 *db, const char *statement)
 {
