@@ -50,7 +50,7 @@ pub enum Kept {
     Locked,
     /// Faults in it go to a userfaultfd.
     Watched,
-    /// Another process has it too, after fork(2).
+    /// Another process has it too, after fork(2). It is not read.
     Shared,
     /// The kernel did not split it: it is in use by a device or by a system call.
     InUse,

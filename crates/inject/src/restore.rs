@@ -236,7 +236,8 @@ impl Compare {
     /// The memory of the process cannot be read.
     pub(crate) fn new(process: Process) -> io::Result<Compare> {
         let buffer = || vec![0; CHUNK];
-        Ok(Compare { memory: Reader::new(process)?, here: buffer(), there: buffer() })
+        let memory = Reader::without_pins(process).or_else(|_| Reader::new(process))?;
+        Ok(Compare { memory, here: buffer(), there: buffer() })
     }
 
     /// Returns the first address in `copy` at which it differs from `file`, which is as long. It allocates nothing.

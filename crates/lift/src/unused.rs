@@ -76,7 +76,7 @@ struct Search<'a> {
 impl<'a> Search<'a> {
     fn new(program: &'a Program, snapshot: &Snapshot, cpu: Option<Duration>) -> Result<Search<'a>, String> {
         let page = thp_page().ok_or("this kernel has no transparent huge pages")?;
-        let reader = Reader::new(Process::new(program.pid));
+        let reader = Reader::without_pins(Process::new(program.pid));
         let reader =
             reader.map_err(|e| format!("its memory cannot be read: {e}; run hugelift as root (sudo)"))?;
         let areas = areas(snapshot, &PARTS).into_iter().filter(|area| area.sharing == Sharing::Private);
@@ -106,6 +106,10 @@ impl<'a> Search<'a> {
             for range in blocks.into_iter().flat_map(|stretch| self.pages_of(stretch)) {
                 if self.until.is_some_and(|until| own_cpu_time() > until) {
                     kept(Kept::NoTime, range.len());
+                    continue;
+                }
+                if !self.is_exclusive(range) {
+                    kept(Kept::Shared, range.len());
                     continue;
                 }
                 // Memory that was unmapped meanwhile wastes nothing.
@@ -150,6 +154,11 @@ impl<'a> Search<'a> {
             read += count;
         }
         Some((contents, zero))
+    }
+
+    /// Returns whether no other process has any page of it.
+    fn is_exclusive(&self, range: Range) -> bool {
+        pagemap::is_exclusive(self.program.pid.cast_signed(), range).unwrap_or(false)
     }
 
     fn is_huge(&self, range: Range) -> bool {
@@ -230,11 +239,6 @@ struct Split<'a> {
 impl Split<'_> {
     fn split(&mut self, sparse: Sparse) -> Result<(), String> {
         let (program, range) = (self.search.program, sparse.range);
-        if !pagemap::is_exclusive(program.pid.cast_signed(), range).unwrap_or(false) {
-            let why = if self.search.is_huge(range) { Kept::Shared } else { Kept::Changed };
-            self.given.keep(why, range.len());
-            return Ok(());
-        }
         match (self.how)(sparse.zero) {
             Ok(()) => {}
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {

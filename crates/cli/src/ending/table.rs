@@ -72,10 +72,16 @@ pub const ALL: &[Ending] = &[
             ("0", "each process was treated"),
             ("125", "one could not be changed, or hugelift failed; stderr says why"),
         ],
-        examples: &[Example {
-            line: "hugelift restore 4711",
-            what: "undo what 'hugelift attach 4711' has done to code",
-        }],
+        examples: &[
+            Example {
+                line: "hugelift restore 4711",
+                what: "undo what 'hugelift attach 4711' has done to code",
+            },
+            Example {
+                line: "hugelift restore --unused --name redis-server",
+                what: "give back the zeros on its huge pages",
+            },
+        ],
     },
     Ending {
         command: "compare",

@@ -18,23 +18,23 @@ use std::process::Command;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 /// The memory pressure that a watcher reads in place of the machine's.
-struct Pressure {
+pub struct Pressure {
     dir: tempfile::TempDir,
 }
 
 impl Pressure {
     /// There is enough memory.
-    fn none() -> Pressure {
+    pub fn none() -> Pressure {
         let pressure = Pressure { dir: tempfile::TempDir::new().expect("a folder") };
         pressure.set("0.00");
         pressure
     }
 
-    fn path(&self) -> PathBuf {
+    pub fn path(&self) -> PathBuf {
         self.dir.path().join("memory")
     }
 
-    fn set(&self, avg10: &str) {
+    pub fn set(&self, avg10: &str) {
         let text = |kind: &str| format!("{kind} avg10={avg10} avg60=0.00 avg300=0.00 total=1\n");
         let new = self.dir.path().join("new");
         std::fs::write(&new, text("some") + &text("full")).expect("it is written");

@@ -37,4 +37,5 @@ mod stress;
 mod symbols;
 mod thp_off;
 mod untouched;
+mod unused;
 mod watch;

@@ -185,13 +185,16 @@ fn bloat(facts: &Facts, process: &Process, out: &mut Vec<Finding>) {
     // From Linux 6.12 on khugepaged's max_ptes_none also decides which pages are split again.
     let tight = facts.thp.max_ptes_none.as_ref().filter(|r| r.number().is_some_and(|n| n > 64));
     let always = facts.thp.enabled.as_ref().is_some_and(|e| e.chosen() == "always");
-    out.push(match tight {
+    let mut finding = match tight {
         Some(setting) if !always => finding
             .read(setting)
             .set(setting, 64)
             .advice("khugepaged then collapses no range that is nearly empty, and from Linux 6.12 on such huge pages are split when memory is short"),
         _ => unasked(facts, finding, "the program has asked for them: it may have an option"),
-    });
+    };
+    let now = format!("hugelift restore --unused {} gives the zeros back now", process.pid);
+    finding.advice = Some(finding.advice.map_or(now.clone(), |advice| format!("{now}; {advice}")));
+    out.push(finding);
 }
 
 fn zero_pages(facts: &Facts, process: &Process, out: &mut Vec<Finding>) {

@@ -15,8 +15,9 @@ use hugelift_linux::elf::elf_file::ElfFile;
 use hugelift_linux::elf::opened::opened;
 use hugelift_linux::io::open;
 use hugelift_linux::proc::mapped::MappedFiles;
+use hugelift_linux::proc::memory::Reader;
 use hugelift_linux::proc::procfs::{ProcError, Process};
-use hugelift_linux::proc::{memory, pagemap, snapshot};
+use hugelift_linux::proc::{pagemap, snapshot};
 use hugelift_pages::pagecache;
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
@@ -225,13 +226,14 @@ impl HugeMemory {
         let stride = all.div_ceil(EXAMINED).max(1) * PIECE;
         let (mut examined, mut zeros) = (0, 0);
         let mut bytes = vec![0; PIECE as usize];
+        // Of a process that has forked, pins would make copies of what it shares with its child.
+        let Ok(memory) = Reader::without_pins(self.process) else { return (None, 0) };
         for range in &self.ranges {
             let mut at = range.start.0;
             while at < range.end.0 {
                 let want = usize::try_from(range.end.0 - at).unwrap_or(usize::MAX).min(bytes.len());
-                let pid = self.process.pid().cast_signed();
                 // These pages are mapped, so reading allocates none.
-                let Ok(got) = memory::read(pid, Addr(at), &mut bytes[..want]) else { break };
+                let Ok(got) = memory.read(Addr(at), &mut bytes[..want]) else { break };
                 for page in bytes[..got].chunks_exact(BASE) {
                     examined += BASE as u64;
                     zeros += if page.iter().all(|&b| b == 0) { BASE as u64 } else { 0 };

@@ -56,6 +56,15 @@ impl Reader {
         Ok(Reader { pid, mem })
     }
 
+    /// Reads by `/proc/PID/mem` alone, so that memory which a child of fork(2) has too stays one copy. process_vm_readv(2) pins
+    /// pages, and for that the kernel first makes them the process's own (`FOLL_PIN`, Linux 5.19).
+    ///
+    /// # Errors
+    /// errno(3) of open(2)
+    pub fn without_pins(process: Process) -> io::Result<Reader> {
+        Ok(Reader { pid: process.pid().cast_signed(), mem: Some(File::open(process.path("mem"))?) })
+    }
+
     /// Fills `into` from `addr` on; returns how many bytes were read, fewer where the memory ends.
     ///
     /// # Errors

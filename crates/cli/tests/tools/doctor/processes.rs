@@ -2,6 +2,7 @@
 //! Tests of what doctor finds in a process.
 
 use super::*;
+use crate::common::huge::smaps;
 use crate::{need, skip};
 
 /// Returns the path of the interpreter itself: python3 in PATH may be a script that starts it.
@@ -58,8 +59,29 @@ fn what_huge_pages_cost_a_process() {
         finding(&found, "thp-bloat")["title"].as_str().expect("a title").starts_with("99 %"),
         "{found:#?}"
     );
+    let advice = finding(&found, "thp-bloat")["advice"].as_str().expect("advice").to_string();
+    assert!(advice.starts_with("hugelift restore --unused "), "{advice}");
     let read = format!("{}\ns = sum(m[i] for i in range(0, 96 << 20, 4096))", huge_memory(96));
     only(python(&read), &["huge-zero-pages"]);
+}
+
+/// process_vm_readv(2) would make copies of what a process shares with its child.
+#[test]
+fn issue_32_4_what_a_program_shares_with_its_child_is_read_and_not_copied() {
+    need!("python3");
+    let _ours = Exclusive::take().expect("the lock");
+    let full = format!("{}\nm.write(b'x' * (96 << 20))", huge_memory(96));
+    let held = python(&format!("{full}\nif os.fork() == 0: os.close(0); os.read(os.pipe()[0], 1)"));
+    let memory = || {
+        let usages = smaps(held.pid());
+        let sum = |of: fn(&hugelift_core::smaps::Usage) -> u64| usages.iter().map(of).sum::<u64>();
+        (sum(|usage| usage.anon_huge), sum(|usage| usage.pss) >> 22)
+    };
+    let before = memory();
+    assert!(before.0 >= 90 << 20, "{before:?}");
+    let found = here(&["--pid", &held.pid().to_string()]);
+    assert!(keys(&found).contains(&"fork-thp"), "{found:#?}");
+    assert_eq!(memory(), before);
 }
 
 #[test]
