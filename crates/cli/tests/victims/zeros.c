@@ -146,6 +146,10 @@ int main(int argc, char **argv)
 	for (int kind = 0; kind < KINDS; kind++)
 		if (kind != FORKED && madvise(at[kind], BYTES, MADV_DONTFORK))
 			die("madvise(MADV_DONTFORK)");
+	/* khugepaged joins nothing of it meanwhile. What is huge stays so. */
+	for (int kind = 0; kind < KINDS; kind++)
+		if (madvise(at[kind], BYTES, MADV_NOHUGEPAGE))
+			die("madvise(MADV_NOHUGEPAGE)");
 	pid_t child = fork();
 	if (!child) {
 		pause();

@@ -7,6 +7,7 @@ use super::collapse::unchanged;
 use super::open::{in_tracer, open, read_process};
 use crate::options::Seccomp;
 use crate::unused::{self, KEEPS_ZEROS};
+use hugelift_core::printable::Escape as _;
 use hugelift_core::target::Fault;
 use hugelift_core::unused::GivenBack;
 use hugelift_inject::live::Stops;
@@ -102,7 +103,7 @@ fn joins_again(pid: u32) -> Option<String> {
         usages.iter().any(|usage| usage.advised && usage.anonymous > 0)
     };
     (most >= HALF && (is_for_all || is_advised())).then(|| {
-        let path = path.display();
+        let path = path.escaped();
         format!("khugepaged may fill the zeros in again, as {path} is {most}: 'echo {} > {path}' keeps it from that", HALF - 1)
     })
 }

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Gives back copies that are no longer in use, while memory is short.
+//! Gives back copies that are no longer in use, and the zeros on huge pages, while memory is short.
 //!
 //! What this takes is put on the account of the process, as a lift is. But it does not wait until the account affords it:
 //! other programs wait for memory meanwhile. It happens once in a rest of a process at most.
 
 use super::apart::{Attempt, Done};
 use super::event::Event;
+use super::zeros::TURN;
 use super::{LiveLift, other_user};
-use crate::attach::{Chosen, GivenBack, give_back};
+use crate::attach::{Chosen, GivenBack, give_back, give_back_unused};
 use hugelift_core::addr::Range;
+use hugelift_core::pressure::Pressure;
 use hugelift_linux::proc::clock::own_cpu_time;
 use hugelift_linux::proc::procfs::Process;
 use std::time::Duration;
@@ -71,6 +73,62 @@ impl LiveLift {
                 self.say(Event::GivenBack { pid, change });
             }
             Attempt { given: ranges, ..Attempt::default() }
+        });
+        Done { result, cpu: Duration::ZERO, is_heard: self.is_heard }
+    }
+
+    /// Gives back the zeros of the processes for which memory is short, until `stops` says so.
+    pub(super) fn give_back_zeros(&mut self, stops: &dyn Fn() -> bool) {
+        let Some(anonymous) = self.wanted.anonymous.as_ref().filter(|anonymous| anonymous.has_private())
+        else {
+            return;
+        };
+        for (pid, pressure) in self.zeros.due(&anonymous.pids()) {
+            if stops() || !self.is_heard {
+                return;
+            }
+            let Some(start) = self.processes.start_of(pid) else { continue };
+            let before = own_cpu_time();
+            let done = match other_user(pid) {
+                None => self.try_give_back_zeros(pid, start, pressure),
+                Some(user) => {
+                    let mut apart = std::mem::take(&mut self.apart);
+                    let done = apart.run(user, || {
+                        let done = self.try_give_back_zeros(pid, start, pressure);
+                        Done { cpu: own_cpu_time(), ..done }
+                    });
+                    self.apart = apart;
+                    done
+                }
+            };
+            let spent = own_cpu_time().saturating_sub(before) + done.cpu;
+            self.lifting += spent;
+            self.processes.spend(pid, spent);
+            self.is_heard &= done.is_heard;
+            tracing::debug!(pid, ?done, ?spent, "gave zeros back");
+            let freed = done.result.unwrap_or_else(|why| {
+                let is_there = Process::new(pid).stat().is_ok_and(|stat| !stat.has_ended());
+                if is_there {
+                    self.say(Event::Detail(&format!("process {pid}: zeros on its huge pages stay: {why}")));
+                }
+                Attempt::default()
+            });
+            self.zeros.had(pid, start, freed.copied);
+        }
+    }
+
+    /// Gives back the zeros of a process, and says what was done. The attempt has the bytes that were freed.
+    fn try_give_back_zeros(&mut self, pid: u32, start: u64, pressure: Pressure) -> Done {
+        let chosen = Chosen { pid, start: Some(start) };
+        let result = give_back_unused(chosen, self.wanted.seccomp, Some(TURN)).map(|mut change| {
+            let freed = change.unused.as_ref().map_or(0, |given| given.freed_bytes);
+            if freed > 0 {
+                if let Some(line) = change.lines.first_mut() {
+                    line.push_str(&format!("; {pressure}"));
+                }
+                self.say(Event::GivenBack { pid, change: &change });
+            }
+            Attempt { copied: freed, ..Attempt::default() }
         });
         Done { result, cpu: Duration::ZERO, is_heard: self.is_heard }
     }
