@@ -14,6 +14,7 @@ use hugelift_inject::live::Stops;
 use hugelift_linux::io::read::read_text;
 use hugelift_linux::machine::split::frees_zeros;
 use hugelift_linux::machine::sysfs::{self, ThpMode};
+use hugelift_linux::machine::{base_page, thp_page};
 use hugelift_linux::proc::procfs::Process;
 use std::io;
 use std::path::Path;
@@ -96,14 +97,14 @@ fn joins_again(pid: u32) -> Option<String> {
     let path = Path::new(sysfs::THP).join(FILE);
     let most: u64 = read_text(&path)?.trim().parse().ok()?;
     // A huge page is given back if more than half of it is zeros.
-    const HALF: u64 = 256;
+    let half = thp_page()?.bytes() / base_page().bytes() / 2;
     let is_for_all = sysfs::thp(&read_text).0 == Some(ThpMode::Always);
     let is_advised = || {
         let usages = Process::new(pid).smaps().unwrap_or_default();
         usages.iter().any(|usage| usage.advised && usage.anonymous > 0)
     };
-    (most >= HALF && (is_for_all || is_advised())).then(|| {
+    (most >= half && (is_for_all || is_advised())).then(|| {
         let path = path.escaped();
-        format!("khugepaged may fill the zeros in again, as {path} is {most}: 'echo {} > {path}' keeps it from that", HALF - 1)
+        format!("khugepaged may fill the zeros in again, as {path} is {most}: 'echo {} > {path}' keeps it from that", half - 1)
     })
 }

@@ -113,7 +113,7 @@ impl LiveLift {
                 }
                 Attempt::default()
             });
-            self.zeros.had(pid, start, freed.copied);
+            self.zeros.had(pid, start, freed.copied, spent);
         }
     }
 

@@ -3,6 +3,7 @@
 
 use super::pressure::Pressures;
 use hugelift_core::pressure::Pressure;
+use hugelift_core::worth::RATIO;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -46,15 +47,16 @@ impl Zeros {
         self.pressures.of(pid).is_some()
     }
 
-    /// Takes account of a turn that has freed so many bytes.
-    pub(super) fn had(&mut self, pid: u32, start: u64, freed: u64) {
+    /// Takes account of a turn that has freed so many bytes, with this CPU time. The next one is so far away that all take a small
+    /// part of a CPU, also if the process fills its memory with zeros again and again.
+    pub(super) fn had(&mut self, pid: u32, start: u64, freed: u64, spent: Duration) {
         let (next, pause) = (Instant::now(), AGAIN / 2);
         let turns = self.turns.entry(pid).or_insert(Turns { start, next, pause });
         if turns.start != start {
             *turns = Turns { start, next, pause };
         }
         turns.pause = if freed > 0 { AGAIN } else { (turns.pause * 2).min(AGAIN_AT_MOST) };
-        turns.next = Instant::now() + turns.pause;
+        turns.next = Instant::now() + turns.pause.max(spent * RATIO);
     }
 }
 
@@ -66,11 +68,13 @@ mod tests {
     fn issue_32_4_a_process_that_wastes_nothing_is_left_alone_longer_each_time() {
         let mut zeros = Zeros::default();
         for (freed, pause) in [(0, 10), (0, 20), (0, 40), (1, 10), (0, 20)] {
-            zeros.had(7, 1, freed);
+            zeros.had(7, 1, freed, Duration::ZERO);
             assert_eq!(zeros.turns[&7].pause, Duration::from_secs(pause));
         }
+        zeros.had(7, 1, 1, Duration::from_secs(1));
+        assert!(zeros.turns[&7].next > Instant::now() + Duration::from_secs(40));
         // Another process has its id.
-        zeros.had(7, 2, 0);
+        zeros.had(7, 2, 0, Duration::ZERO);
         assert_eq!(zeros.turns[&7].pause, AGAIN);
         assert_eq!((zeros.due(&BTreeSet::new()), zeros.turns.len()), (Vec::new(), 0));
     }
