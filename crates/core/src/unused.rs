@@ -10,7 +10,7 @@
 //! 6.12 maps the zero page in their place when it splits a huge page (commit b1f202060afe). A page that reads as zero before reads
 //! as zero after, and a write to it takes a new page.
 
-use crate::addr::human_bytes;
+use crate::addr::{Addr, human_bytes};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -56,7 +56,11 @@ pub enum Kept {
     InUse,
     /// The process has unmapped it, or has written to it, meanwhile.
     Changed,
-    /// The CPU time was used up.
+    /// Its pages have memory tags (MTE), which the zero page has not.
+    Tagged,
+    /// No thread of the process could be borrowed for it.
+    NoThread,
+    /// The time was used up.
     NoTime,
 }
 
@@ -68,7 +72,11 @@ impl fmt::Display for Kept {
             Kept::Shared => "another process has it too (fork)",
             Kept::InUse => "the kernel did not split it, as a device or a system call uses it",
             Kept::Changed => "the process changed it meanwhile",
-            Kept::NoTime => "the CPU time that this may take is used up",
+            Kept::Tagged => "its pages have memory tags (MTE)",
+            Kept::NoThread => {
+                "no thread of the process could be borrowed just then; try again, or run hugelift as root (CAP_SYS_NICE)"
+            }
+            Kept::NoTime => "the time that this may take is used up",
         })
     }
 }
@@ -90,6 +98,9 @@ pub struct GivenBack {
     /// Bytes of huge pages that stay, by the reason.
     #[serde(rename = "kept_bytes")]
     pub kept: BTreeMap<Kept, u64>,
+    /// Where the time was used up: the next search goes on there.
+    #[serde(skip)]
+    pub next: Option<Addr>,
 }
 
 impl GivenBack {

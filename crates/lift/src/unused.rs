@@ -9,7 +9,7 @@
 //!
 //! The contents are read from outside, and compared with zero alone.
 
-use crate::watcher::collapse::areas;
+use crate::watcher::collapse::{Meter, areas};
 use crate::watcher::process::Program;
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::attribute::Attribute;
@@ -17,11 +17,11 @@ use hugelift_core::collapse::{Area, Pages, Sharing};
 use hugelift_core::snapshot::{Part, Snapshot};
 use hugelift_core::unused::{Contents, GivenBack, Kept, Unused};
 use hugelift_linux::machine::{base_page, thp_page};
-use hugelift_linux::proc::clock::own_cpu_time;
 use hugelift_linux::proc::memory::Reader;
 use hugelift_linux::proc::pagemap;
 use hugelift_linux::proc::procfs::Process;
 use hugelift_linux::proc::snapshot;
+use std::cell::Cell;
 use std::io;
 use std::time::Duration;
 
@@ -32,15 +32,21 @@ const AT_ONCE: usize = 64;
 /// A huge page that was in use gets so many turns, with a pause before each.
 const ROUNDS: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(5);
+/// So many huge pages in a row show that the kernel keeps zeros.
+const MISSES: u32 = 3;
 
 /// Returns how much of the private memory of a process huge pages waste.
 ///
 /// # Errors
 /// One line: the process cannot be read, or the kernel does not show which memory is huge.
 pub fn unused(pid: u32) -> Result<Unused, String> {
-    let (program, snapshot) = open(pid)?;
+    let (program, snapshot) = open(Process::new(pid).with_memory().pid())?;
     let mut found = Unused::default();
-    Search::new(&program, &snapshot, None)?.visit(&mut found, &mut |_| Ok(()), &mut |_, _| {})?;
+    Search::new(&program, &snapshot, Limit::cpu(None, Addr(0)))?.visit(
+        &mut found,
+        &mut |_| Ok(()),
+        &mut |_, _| {},
+    )?;
     Ok(found)
 }
 
@@ -55,12 +61,32 @@ pub(crate) fn open(pid: u32) -> Result<(Program, Snapshot), String> {
     Ok((program, snapshot))
 }
 
+/// How far a search may go.
+pub(crate) struct Limit {
+    /// What it takes, from when it began.
+    pub(crate) meter: Meter,
+    /// How much of that it may take; `None` for as much as it needs.
+    pub(crate) most: Option<Duration>,
+    /// It begins at this address.
+    pub(crate) from: Addr,
+}
+
+impl Limit {
+    /// Returns the limit of a search by CPU time of this thread.
+    pub(crate) fn cpu(most: Option<Duration>, from: Addr) -> Limit {
+        Limit { meter: Meter::cpu(), most, from }
+    }
+
+    fn is_reached(&self) -> bool {
+        self.most.is_some_and(|most| self.meter.spent() > most)
+    }
+}
+
 /// A huge page that is mostly zeros.
 struct Sparse {
     range: Range,
     /// The first base page of zeros.
     zero: Range,
-    zeros: u64,
 }
 
 /// Reads the private memory of a process.
@@ -69,19 +95,19 @@ struct Search<'a> {
     reader: Reader,
     page: PageSize,
     areas: Vec<Area>,
-    /// The CPU time of this process at which it ends.
-    until: Option<Duration>,
+    limit: Limit,
+    /// Why the rest is not read.
+    over: Cell<Option<Kept>>,
 }
 
 impl<'a> Search<'a> {
-    fn new(program: &'a Program, snapshot: &Snapshot, cpu: Option<Duration>) -> Result<Search<'a>, String> {
+    fn new(program: &'a Program, snapshot: &Snapshot, limit: Limit) -> Result<Search<'a>, String> {
         let page = thp_page().ok_or("this kernel has no transparent huge pages")?;
         let reader = Reader::without_pins(Process::new(program.pid));
         let reader =
             reader.map_err(|e| format!("its memory cannot be read: {e}; run hugelift as root (sudo)"))?;
         let areas = areas(snapshot, &PARTS).into_iter().filter(|area| area.sharing == Sharing::Private);
-        let until = cpu.map(|cpu| own_cpu_time() + cpu);
-        Ok(Search { program, reader, page, areas: areas.collect(), until })
+        Ok(Search { program, reader, page, areas: areas.collect(), limit, over: Cell::new(None) })
     }
 
     /// Calls `each` with each huge page that is mostly zeros, and `kept` with memory that is not read.
@@ -89,7 +115,7 @@ impl<'a> Search<'a> {
         &self,
         found: &mut Unused,
         each: &mut dyn FnMut(Sparse) -> Result<(), String>,
-        kept: &mut dyn FnMut(Kept, u64),
+        kept: &mut dyn FnMut(Kept, Range),
     ) -> Result<(), String> {
         let mut buffer = vec![0; AT_ONCE * base_page().bytes() as usize];
         for area in &self.areas {
@@ -100,16 +126,22 @@ impl<'a> Search<'a> {
             })
             .map_err(|error| self.unseen(&error))?;
             if let Some(why) = refusal(area) {
-                kept(why, blocks.iter().map(|range| range.len()).sum());
+                blocks.into_iter().for_each(|range| kept(why, range));
                 continue;
             }
             for range in blocks.into_iter().flat_map(|stretch| self.pages_of(stretch)) {
-                if self.until.is_some_and(|until| own_cpu_time() > until) {
-                    kept(Kept::NoTime, range.len());
+                if range.start < self.limit.from {
+                    continue;
+                }
+                if self.over.get().is_none() && self.limit.is_reached() {
+                    self.over.set(Some(Kept::NoTime));
+                }
+                if let Some(why) = self.over.get() {
+                    kept(why, range);
                     continue;
                 }
                 if !self.is_exclusive(range) {
-                    kept(Kept::Shared, range.len());
+                    kept(Kept::Shared, range);
                     continue;
                 }
                 // Memory that was unmapped meanwhile wastes nothing.
@@ -118,7 +150,7 @@ impl<'a> Search<'a> {
                 if let Some(zero) = zero.filter(|_| contents.is_mostly_zero()) {
                     found.sparse_bytes += range.len();
                     found.zero_bytes += contents.zeros * base_page().bytes();
-                    each(Sparse { range, zero, zeros: contents.zeros })?;
+                    each(Sparse { range, zero })?;
                 }
             }
         }
@@ -181,12 +213,13 @@ impl<'a> Search<'a> {
 
 /// Returns why nothing of an area is given back.
 fn refusal(area: &Area) -> Option<Kept> {
-    let has = |attribute| area.attributes.contains(&attribute);
-    match (has(Attribute::Locked), has(Attribute::Watched)) {
-        (true, _) => Some(Kept::Locked),
-        (_, true) => Some(Kept::Watched),
+    area.attributes.iter().find_map(|attribute| match attribute {
+        Attribute::Locked => Some(Kept::Locked),
+        Attribute::Watched => Some(Kept::Watched),
+        // The zero page has no tags of its own.
+        Attribute::Tagged => Some(Kept::Tagged),
         _ => None,
-    }
+    })
 }
 
 fn is_zero(page: &[u8]) -> bool {
@@ -194,7 +227,7 @@ fn is_zero(page: &[u8]) -> bool {
     words.iter().all(|word| u128::from_ne_bytes(*word) == 0) && rest.iter().all(|byte| *byte == 0)
 }
 
-/// Gives back the zeros of the huge pages that are mostly zeros, with about `cpu` of CPU time. `how` makes a base page cold, as by
+/// Gives back the zeros of the huge pages that are mostly zeros, as far as `limit` allows. `how` makes a base page cold, as by
 /// madvise(2) in a thread of the process. It must be known that the kernel frees zeros, or `is_known` is false: then the first
 /// huge page shows it.
 ///
@@ -203,14 +236,20 @@ fn is_zero(page: &[u8]) -> bool {
 pub(crate) fn give_back(
     program: &Program,
     snapshot: &Snapshot,
-    cpu: Option<Duration>,
+    limit: Limit,
     is_known: bool,
     how: &mut dyn FnMut(Range) -> io::Result<()>,
 ) -> Result<GivenBack, String> {
-    let search = Search::new(program, snapshot, cpu)?;
-    let mut split = Split { search: &search, how, is_known, given: GivenBack::default(), again: Vec::new() };
+    let search = Search::new(program, snapshot, limit)?;
+    let given = GivenBack::default();
+    let mut split = Split { search: &search, how, is_known, misses: 0, given, again: Vec::new() };
     let (mut found, mut kept) = (Unused::default(), GivenBack::default());
-    search.visit(&mut found, &mut |sparse| split.split(sparse), &mut |why, bytes| kept.keep(why, bytes))?;
+    search.visit(&mut found, &mut |sparse| split.split(sparse), &mut |why, range| {
+        if why == Kept::NoTime && kept.next.is_none() {
+            kept.next = Some(range.start);
+        }
+        kept.keep(why, range.len());
+    })?;
     for _ in 1..ROUNDS {
         let again = std::mem::take(&mut split.again);
         if again.is_empty() {
@@ -220,7 +259,7 @@ pub(crate) fn give_back(
         again.into_iter().try_for_each(|sparse| split.split(sparse))?;
     }
     let Split { mut given, again, .. } = split;
-    given.found = found;
+    (given.found, given.next) = (found, kept.next);
     again.iter().for_each(|sparse| given.keep(Kept::InUse, sparse.range.len()));
     kept.kept.into_iter().filter(|(_, bytes)| *bytes > 0).for_each(|(why, bytes)| given.keep(why, bytes));
     Ok(given)
@@ -231,6 +270,8 @@ struct Split<'a> {
     search: &'a Search<'a>,
     how: &'a mut dyn FnMut(Range) -> io::Result<()>,
     is_known: bool,
+    /// How many huge pages were split and kept their zeros, while it is not known that the kernel frees them.
+    misses: u32,
     given: GivenBack,
     /// Huge pages that were in use.
     again: Vec<Sparse>,
@@ -241,14 +282,22 @@ impl Split<'_> {
         let (program, range) = (self.search.program, sparse.range);
         match (self.how)(sparse.zero) {
             Ok(()) => {}
-            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
-                return Err(self.search.unseen(&error));
-            }
-            Err(error) => {
-                tracing::debug!(%error, ?range, "cannot make a page of it cold");
-                self.given.keep(Kept::Changed, range.len());
-                return Ok(());
-            }
+            Err(error) => match error.raw_os_error() {
+                Some(libc::ESRCH) => return Err(self.search.unseen(&error)),
+                Some(libc::EAGAIN | libc::EINTR) => {}
+                // It was unmapped, or locked, since it was read.
+                Some(libc::EINVAL | libc::ENOMEM) => {
+                    self.given.keep(Kept::Changed, range.len());
+                    return Ok(());
+                }
+                // A thread that cannot be borrowed now costs a wait for each further huge page.
+                _ => {
+                    tracing::debug!(%error, ?range, "cannot make a page of it cold");
+                    self.search.over.set(Some(Kept::NoThread));
+                    self.given.keep(Kept::NoThread, range.len());
+                    return Ok(());
+                }
+            },
         }
         if self.search.is_huge(range) {
             self.again.push(sparse);
@@ -258,10 +307,12 @@ impl Split<'_> {
             pagemap::entries(&program.pagemap, range).map_err(|error| self.search.unseen(&error))?;
         let pages = Pages::of(&entries);
         let freed = pages.all.saturating_sub(pages.own + pages.swapped);
-        if freed == 0 && sparse.zeros > 0 && !self.is_known {
+        // The process may have filled a single one meanwhile.
+        self.misses = if freed == 0 && !self.is_known { self.misses + 1 } else { 0 };
+        if self.misses >= MISSES {
             return Err(KEEPS_ZEROS.into());
         }
-        self.is_known = true;
+        self.is_known |= freed > 0;
         self.given.split_bytes += range.len();
         self.given.freed_bytes += freed * base_page().bytes();
         Ok(())

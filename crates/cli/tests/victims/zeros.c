@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Has 8 MB of private memory of each kind on huge pages, of which little holds data, and checks all of it at the end.
  *
- *   zeros [quiet]
+ *   zeros [quiet | waits]
+ *
+ * With `waits` it waits in vfork(2) once it is ready.
  *
  *   sparse   three base pages of each huge page are in use: a thread counts in them, unless it is quiet, and one word is written
  *            anew all the time, where zeros were
@@ -118,7 +120,7 @@ static void check_sparse(void)
 
 int main(int argc, char **argv)
 {
-	int quiet = argc > 1 && !strcmp(argv[1], "quiet"), pipes[2];
+	int quiet = argc > 1, pipes[2];
 	pthread_t thread;
 	(void)argv;
 	for (int kind = 0; kind < KINDS; kind++) {
@@ -163,6 +165,10 @@ int main(int argc, char **argv)
 		printf("%s %lx %lx\n", names[kind], (unsigned long)at[kind], BYTES);
 	printf("ready\n");
 	fflush(stdout);
+	if (argc > 1 && !strcmp(argv[1], "waits") && !vfork()) {
+		pause();
+		_exit(0);
+	}
 	while (getchar() != EOF) {
 	}
 	ends = 1;

@@ -192,7 +192,7 @@ fn bloat(facts: &Facts, process: &Process, out: &mut Vec<Finding>) {
             .advice("khugepaged then collapses no range that is nearly empty, and from Linux 6.12 on such huge pages are split when memory is short"),
         _ => unasked(facts, finding, "the program has asked for them: it may have an option"),
     };
-    let now = format!("hugelift restore --unused {} gives the zeros back now", process.pid);
+    let now = format!("hugelift restore --unused {} gives them back now (Linux 6.12)", process.pid);
     finding.advice = Some(finding.advice.map_or(now.clone(), |advice| format!("{now}; {advice}")));
     out.push(finding);
 }

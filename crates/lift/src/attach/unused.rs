@@ -6,7 +6,9 @@ use super::chosen::Chosen;
 use super::collapse::unchanged;
 use super::open::{in_tracer, open, read_process};
 use crate::options::Seccomp;
-use crate::unused::{self, KEEPS_ZEROS};
+use crate::unused::{self, KEEPS_ZEROS, Limit};
+use crate::watcher::collapse::Meter;
+use hugelift_core::addr::Addr;
 use hugelift_core::printable::Escape as _;
 use hugelift_core::target::Fault;
 use hugelift_core::unused::GivenBack;
@@ -20,11 +22,16 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Gives back the zeros on the huge pages of a process that are mostly zeros, with about `cpu` of CPU time.
+/// Gives back the zeros on the huge pages of a process that are mostly zeros. With `turn` it takes about so much time, and begins at
+/// this address.
 ///
 /// # Errors
 /// One line that says why nothing can be given back. The process is then as before.
-pub fn give_back_unused(chosen: Chosen, seccomp: Seccomp, cpu: Option<Duration>) -> Result<Change, String> {
+pub fn give_back_unused(
+    chosen: Chosen,
+    seccomp: Seccomp,
+    turn: Option<(Duration, Addr)>,
+) -> Result<Change, String> {
     let began = Instant::now();
     let reached = chosen.reached()?;
     let pid = reached.pid;
@@ -33,7 +40,7 @@ pub fn give_back_unused(chosen: Chosen, seccomp: Seccomp, cpu: Option<Duration>)
         tried => tried.is_some(),
     };
     let before = rss(pid)?;
-    let (mut given, stops) = give_back(reached, seccomp, cpu, is_known)?;
+    let (mut given, stops) = give_back(reached, seccomp, turn, is_known)?;
     let mut change = unchanged(pid)?;
     (given.rss_bytes_before, given.rss_bytes_after) = (before, rss(pid)?);
     change.count(stops);
@@ -47,21 +54,25 @@ pub fn give_back_unused(chosen: Chosen, seccomp: Seccomp, cpu: Option<Duration>)
 fn give_back(
     chosen: Chosen,
     seccomp: Seccomp,
-    cpu: Option<Duration>,
+    turn: Option<(Duration, Addr)>,
     is_known: bool,
 ) -> Result<(GivenBack, Stops), String> {
     let (program, snapshot) = unused::open(chosen.pid)?;
     // What leads to it is open now: from here on no other process can be meant.
     chosen.check()?;
+    let (most, from) = turn.unzip();
+    let limit = Limit::cpu(most, from.unwrap_or_default());
     match program.advise(None, libc::MADV_COLD) {
         Ok(_) => {
             let how = &mut |page| program.advise(Some(page), libc::MADV_COLD).map(drop);
-            let given = unused::give_back(&program, &snapshot, cpu, is_known, how)?;
+            let given = unused::give_back(&program, &snapshot, limit, is_known, how)?;
             Ok((given, Stops::default()))
         }
         Err(error) => match error.raw_os_error() {
             Some(libc::ESRCH) => Err("it has ended".into()),
-            _ => in_tracer(|| by_a_thread(chosen, seccomp, cpu, is_known)),
+            _ => in_tracer(|| {
+                by_a_thread(chosen, seccomp, Limit { meter: Meter::Clock(Instant::now()), ..limit }, is_known)
+            }),
         },
     }
 }
@@ -70,7 +81,7 @@ fn give_back(
 fn by_a_thread(
     chosen: Chosen,
     seccomp: Seccomp,
-    cpu: Option<Duration>,
+    limit: Limit,
     is_known: bool,
 ) -> Result<(GivenBack, Stops), String> {
     let (_, now) = read_process(chosen.pid)?;
@@ -80,7 +91,7 @@ fn by_a_thread(
         Err(Fault::Call { errno, .. }) => Err(io::Error::from_raw_os_error(errno)),
         other => other.map_err(|fault| io::Error::other(fault.to_string())),
     };
-    let given = unused::give_back(&program, &now, cpu, is_known, &mut how)?;
+    let given = unused::give_back(&program, &now, limit, is_known, &mut how)?;
     Ok((given, live.stops()))
 }
 
@@ -98,13 +109,14 @@ fn joins_again(pid: u32) -> Option<String> {
     let most: u64 = read_text(&path)?.trim().parse().ok()?;
     // A huge page is given back if more than half of it is zeros.
     let half = thp_page()?.bytes() / base_page().bytes() / 2;
-    let is_for_all = sysfs::thp(&read_text).0 == Some(ThpMode::Always);
+    let mode = sysfs::thp(&read_text).0;
     let is_advised = || {
         let usages = Process::new(pid).smaps().unwrap_or_default();
         usages.iter().any(|usage| usage.advised && usage.anonymous > 0)
     };
-    (most >= half && (is_for_all || is_advised())).then(|| {
+    let joins = mode == Some(ThpMode::Always) || mode == Some(ThpMode::Madvise) && is_advised();
+    (most > half && joins).then(|| {
         let path = path.escaped();
-        format!("khugepaged may fill the zeros in again, as {path} is {most}: 'echo {} > {path}' keeps it from that", half - 1)
+        format!("khugepaged may fill the zeros in again, as {path} is {most}: 'echo {} > {path}' keeps it from that", half)
     })
 }

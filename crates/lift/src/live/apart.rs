@@ -35,8 +35,10 @@ pub(super) struct Attempt {
     pub is_lifted: bool,
     /// Some of what was planned stays as it was.
     pub is_partial: bool,
-    /// Bytes of anonymous copies that were made.
+    /// Bytes of anonymous copies that were made, or of zeros that were freed.
     pub copied: u64,
+    /// The address at which the zeros that follow begin, if there are more.
+    pub next: Option<Addr>,
     /// The CPU time that lifting the rest would take, if there is a rest.
     pub wants: Option<Duration>,
     /// Bytes of the wanted parts that are on huge pages, if they were counted.
@@ -98,7 +100,8 @@ impl Done {
         let wants = attempt.wants.map_or(0, nanos);
         let nothing = Code::default();
         let code = attempt.code.as_ref().unwrap_or(&nothing);
-        let numbers = [nanos(self.cpu), attempt.copied, wants, attempt.huge.unwrap_or(0), code.copied];
+        let next = attempt.next.unwrap_or_default().0;
+        let numbers = [nanos(self.cpu), attempt.copied, wants, attempt.huge.unwrap_or(0), code.copied, next];
         let lists = [&code.left, &code.anonymous, &attempt.given];
         let ranges = lists.into_iter().flat_map(|list| {
             let bounds = list.iter().flat_map(|range| [range.start.0, range.end.0]);
@@ -122,7 +125,8 @@ impl Done {
         };
         let cpu = Duration::from_nanos(number()?);
         let (copied, wants, huge) = (number()?, Duration::from_nanos(number()?), number()?);
-        let code_copied = number()?;
+        let (code_copied, next) = (number()?, number()?);
+        let next = (next > 0).then_some(Addr(next));
         let mut list = || {
             let count = number()?;
             (0..count).map(|_| Range::new(Addr(number()?), Addr(number()?))).collect::<Option<Vec<Range>>>()
@@ -131,7 +135,7 @@ impl Done {
         let why = rest;
         let (wants, huge) = (wants_more.then_some(wants), counts.then_some(huge));
         let code = has_code.then_some(Code { left, copied: code_copied, anonymous });
-        let attempt = Attempt { is_lifted, is_partial, copied, wants, huge, code, given };
+        let attempt = Attempt { is_lifted, is_partial, copied, next, wants, huge, code, given };
         let result = if is_ok { Ok(attempt) } else { Err(String::from_utf8(why.to_vec()).ok()?) };
         Some(Done { result, cpu, is_heard })
     }
@@ -147,6 +151,7 @@ mod tests {
             is_lifted: true,
             is_partial: false,
             copied: 1 << 40,
+            next: Some(Addr(1 << 30)),
             wants: Some(Duration::from_millis(7)),
             huge: Some(3 << 21),
             code: None,

@@ -9,8 +9,9 @@ use super::event::Event;
 use super::zeros::TURN;
 use super::{LiveLift, other_user};
 use crate::attach::{Chosen, GivenBack, give_back, give_back_unused};
-use hugelift_core::addr::Range;
+use hugelift_core::addr::{Addr, Range};
 use hugelift_core::pressure::Pressure;
+use hugelift_linux::machine::split::frees_zeros;
 use hugelift_linux::proc::clock::own_cpu_time;
 use hugelift_linux::proc::procfs::Process;
 use std::time::Duration;
@@ -77,50 +78,52 @@ impl LiveLift {
         Done { result, cpu: Duration::ZERO, is_heard: self.is_heard }
     }
 
-    /// Gives back the zeros of the processes for which memory is short, until `stops` says so.
-    pub(super) fn give_back_zeros(&mut self, stops: &dyn Fn() -> bool) {
+    /// Gives back the zeros of one process for which memory is short: polls, lifts and samples go on between the turns.
+    pub(super) fn give_back_zeros(&mut self) {
         let Some(anonymous) = self.wanted.anonymous.as_ref().filter(|anonymous| anonymous.has_private())
         else {
             return;
         };
-        for (pid, pressure) in self.zeros.due(&anonymous.pids()) {
-            if stops() || !self.is_heard {
-                return;
+        let before = own_cpu_time();
+        let due = self.zeros.due(&anonymous.pids());
+        self.polling += own_cpu_time().saturating_sub(before);
+        let Some((pid, pressure, from)) = due else { return };
+        let Some(start) = self.processes.start_of(pid) else { return };
+        // Children know it then.
+        let _ = frees_zeros();
+        let before = own_cpu_time();
+        let done = match other_user(pid) {
+            None => self.try_give_back_zeros(Chosen { pid, start: Some(start) }, pressure, from),
+            Some(user) => {
+                let mut apart = std::mem::take(&mut self.apart);
+                let done = apart.run(user, || {
+                    let chosen = Chosen { pid, start: Some(start) };
+                    let done = self.try_give_back_zeros(chosen, pressure, from);
+                    Done { cpu: own_cpu_time(), ..done }
+                });
+                self.apart = apart;
+                done
             }
-            let Some(start) = self.processes.start_of(pid) else { continue };
-            let before = own_cpu_time();
-            let done = match other_user(pid) {
-                None => self.try_give_back_zeros(pid, start, pressure),
-                Some(user) => {
-                    let mut apart = std::mem::take(&mut self.apart);
-                    let done = apart.run(user, || {
-                        let done = self.try_give_back_zeros(pid, start, pressure);
-                        Done { cpu: own_cpu_time(), ..done }
-                    });
-                    self.apart = apart;
-                    done
-                }
-            };
-            let spent = own_cpu_time().saturating_sub(before) + done.cpu;
-            self.lifting += spent;
-            self.processes.spend(pid, spent);
-            self.is_heard &= done.is_heard;
-            tracing::debug!(pid, ?done, ?spent, "gave zeros back");
-            let freed = done.result.unwrap_or_else(|why| {
-                let is_there = Process::new(pid).stat().is_ok_and(|stat| !stat.has_ended());
-                if is_there {
-                    self.say(Event::Detail(&format!("process {pid}: zeros on its huge pages stay: {why}")));
-                }
-                Attempt::default()
-            });
-            self.zeros.had(pid, start, freed.copied, spent);
-        }
+        };
+        let spent = own_cpu_time().saturating_sub(before) + done.cpu;
+        self.lifting += spent;
+        self.processes.spend(pid, spent);
+        self.is_heard &= done.is_heard;
+        tracing::debug!(pid, ?done, ?spent, "gave zeros back");
+        let Attempt { copied: freed, next, .. } = done.result.unwrap_or_else(|why| {
+            let is_there = Process::new(pid).stat().is_ok_and(|stat| !stat.has_ended());
+            if is_there {
+                self.say(Event::Detail(&format!("process {pid}: zeros on its huge pages stay: {why}")));
+            }
+            Attempt::default()
+        });
+        self.zeros.had(pid, start, freed, spent, next);
     }
 
     /// Gives back the zeros of a process, and says what was done. The attempt has the bytes that were freed.
-    fn try_give_back_zeros(&mut self, pid: u32, start: u64, pressure: Pressure) -> Done {
-        let chosen = Chosen { pid, start: Some(start) };
-        let result = give_back_unused(chosen, self.wanted.seccomp, Some(TURN)).map(|mut change| {
+    fn try_give_back_zeros(&mut self, chosen: Chosen, pressure: Pressure, from: Addr) -> Done {
+        let pid = chosen.pid;
+        let result = give_back_unused(chosen, self.wanted.seccomp, Some((TURN, from))).map(|mut change| {
             let freed = change.unused.as_ref().map_or(0, |given| given.freed_bytes);
             if freed > 0 {
                 if let Some(line) = change.lines.first_mut() {
@@ -128,7 +131,8 @@ impl LiveLift {
                 }
                 self.say(Event::GivenBack { pid, change: &change });
             }
-            Attempt { copied: freed, ..Attempt::default() }
+            let next = change.unused.as_ref().and_then(|given| given.next);
+            Attempt { copied: freed, next, ..Attempt::default() }
         });
         Done { result, cpu: Duration::ZERO, is_heard: self.is_heard }
     }

@@ -213,7 +213,7 @@ impl LiveLift {
         self.turned = Instant::now();
         self.free = self.turned + pause;
         self.give_back(stops);
-        self.give_back_zeros(stops);
+        self.give_back_zeros();
         for pid in due {
             if stops() || !self.is_heard {
                 break;

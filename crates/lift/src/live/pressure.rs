@@ -33,12 +33,8 @@ impl Pressures {
         let machine = of_machine();
         let mut is_said = machine.is_some();
         for pid in pids {
-            let was = self.short.contains_key(pid);
-            let short = machine.filter(|machine| machine.is_short(was)).or_else(|| {
-                let groups = of_groups(Process::new(*pid));
-                is_said |= !groups.is_empty();
-                groups.into_iter().find(|group| group.is_short(was))
-            });
+            let (short, has_groups) = read_of(*pid, machine, self.short.contains_key(pid));
+            is_said |= has_groups;
             match short {
                 Some(pressure) => _ = self.short.insert(*pid, pressure),
                 None => _ = self.short.remove(pid),
@@ -54,6 +50,11 @@ impl Pressures {
         self.short.get(&pid).copied()
     }
 
+    /// Reads whether memory is short for a process now, also for one that was not read before.
+    pub(super) fn is_short_now(&self, pid: u32) -> bool {
+        read_of(pid, of_machine(), self.short.contains_key(&pid)).0.is_some()
+    }
+
     /// Returns a line the first time that nothing says how short memory is.
     pub(super) fn lacks(&mut self) -> Option<String> {
         let is_new = self.lacks == Some(false);
@@ -65,4 +66,14 @@ impl Pressures {
             )
         })
     }
+}
+
+/// Returns how short memory is for a process, and whether its control groups say so. `was` says whether it was so before.
+fn read_of(pid: u32, machine: Option<Pressure>, was: bool) -> (Option<Pressure>, bool) {
+    if let Some(machine) = machine.filter(|machine| machine.is_short(was)) {
+        return (Some(machine), false);
+    }
+    let groups = of_groups(Process::new(pid));
+    let has_groups = !groups.is_empty();
+    (groups.into_iter().find(|group| group.is_short(was)), has_groups)
 }

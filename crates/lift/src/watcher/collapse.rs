@@ -35,7 +35,7 @@ use hugelift_linux::proc::pagemap;
 use hugelift_linux::proc::procfs::{ProcError, Process};
 use hugelift_linux::proc::sharers::Sharers;
 use hugelift_linux::proc::snapshot;
-use meter::Meter;
+pub(crate) use meter::Meter;
 use present::Present;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

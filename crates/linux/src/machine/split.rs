@@ -10,10 +10,19 @@ use crate::proc::reservation::Reservation;
 use hugelift_core::addr::{Addr, Range};
 use hugelift_core::collapse::Pages;
 use std::io;
+use std::sync::OnceLock;
 
 /// Returns whether the kernel frees the zeros of a huge page that it splits; `None` if no huge page was to be had for a try, or if
 /// the kernel does not show which memory is huge.
 pub fn frees_zeros() -> Option<bool> {
+    static KNOWN: OnceLock<bool> = OnceLock::new();
+    KNOWN.get().copied().or_else(|| {
+        let tried = try_once();
+        tried.inspect(|frees| _ = KNOWN.set(*frees))
+    })
+}
+
+fn try_once() -> Option<bool> {
     let pid = Process::OWN.pid().cast_signed();
     let page = thp_page()?;
     let (huge, base) = (usize::try_from(page.bytes()).ok()?, usize::try_from(base_page().bytes()).ok()?);
@@ -37,8 +46,15 @@ pub fn frees_zeros() -> Option<bool> {
     // SAFETY: the second base page of the mapping.
     let second = unsafe { start.add(base) };
     advise(second, base, libc::MADV_COLD).ok()?;
-    let entries = pagemap::entries(&pagemap::open(pid).ok()?, range).ok()?;
-    Some(Pages::of(&entries).own == 1)
+    let is_split = pagemap::huge_bytes(pid, range).ok()? == 0;
+    let pages = Pages::of(&pagemap::entries(&pagemap::open(pid).ok()?, range).ok()?);
+    match pages.own {
+        // The kernel may have referenced it just then.
+        _ if !is_split => None,
+        1 => Some(true),
+        all if all == pages.all => Some(false),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

@@ -159,7 +159,7 @@ pub fn write(pid: i32, addr: Addr, bytes: &[u8]) -> io::Result<()> {
 
 impl Process {
     /// Reads its memory at `addr` into `buffer`; returns how many bytes from `addr` on were mapped, at least
-    /// one.
+    /// one. Memory that a child of fork(2) has too stays one copy, if `/proc/PID/mem` can be opened.
     ///
     /// # Errors
     /// [`ProcError::Memory`] if not even the first byte can be read.
@@ -171,6 +171,12 @@ impl Process {
         };
         if bytes == 0 {
             return Ok(0);
+        }
+        if let Ok(got @ 1..) = Reader::without_pins(self)
+            .map_err(|e| e.raw_os_error().unwrap_or(libc::EIO))
+            .and_then(|memory| memory.read(addr, buffer))
+        {
+            return Ok(got);
         }
         match read(self.pid().cast_signed(), addr, buffer) {
             Ok(0) => Err(failed(Errno::EIO)),

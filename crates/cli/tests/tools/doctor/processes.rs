@@ -82,6 +82,17 @@ fn issue_32_4_what_a_program_shares_with_its_child_is_read_and_not_copied() {
     let found = here(&["--pid", &held.pid().to_string()]);
     assert!(keys(&found).contains(&"fork-thp"), "{found:#?}");
     assert_eq!(memory(), before);
+    // Also the headers and the dynamic section of each object, which the loader has written.
+    let private = || {
+        let rollup =
+            std::fs::read_to_string(format!("/proc/{}/smaps_rollup", held.pid())).expect("smaps_rollup");
+        rollup.lines().find(|line| line.starts_with("Private_Dirty:")).expect("a line").to_string()
+    };
+    let before = private();
+    let inspected =
+        Command::new(HUGELIFT).args(["inspect", &held.pid().to_string()]).output().expect("inspect");
+    assert!(inspected.status.success(), "{inspected:?}");
+    assert_eq!(private(), before);
 }
 
 #[test]

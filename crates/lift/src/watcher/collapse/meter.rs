@@ -5,7 +5,7 @@ use hugelift_linux::proc::clock::cpu_time_of_thread;
 use std::time::{Duration, Instant};
 
 /// Measures what a collapse takes, from when it began.
-pub(super) enum Meter {
+pub(crate) enum Meter {
     /// The CPU time of the calling thread.
     Cpu(Duration),
     /// The time of the clock.
@@ -13,11 +13,11 @@ pub(super) enum Meter {
 }
 
 impl Meter {
-    pub(super) fn cpu() -> Meter {
+    pub(crate) fn cpu() -> Meter {
         Meter::Cpu(cpu_time_of_thread())
     }
 
-    pub(super) fn spent(&self) -> Duration {
+    pub(crate) fn spent(&self) -> Duration {
         match self {
             Meter::Cpu(began) => cpu_time_of_thread().saturating_sub(*began),
             Meter::Clock(began) => began.elapsed(),
