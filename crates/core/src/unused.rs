@@ -112,10 +112,16 @@ impl GivenBack {
 
 impl fmt::Display for GivenBack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [freed, split, huge] =
-            [self.freed_bytes, self.split_bytes, self.found.huge_bytes].map(human_bytes);
-        match (self.found.huge_bytes, self.found.sparse_bytes) {
+        let Unused { huge_bytes, sparse_bytes, .. } = self.found;
+        let [freed, split, huge, sparse] =
+            [self.freed_bytes, self.split_bytes, huge_bytes, sparse_bytes].map(human_bytes);
+        match (huge_bytes, sparse_bytes) {
+            (0, _) if !self.kept.is_empty() => f.write_str("nothing was given back")?,
             (0, _) => write!(f, "none of its private memory is on huge pages: nothing to give back")?,
+            (_, 1..) if self.split_bytes == 0 => write!(
+                f,
+                "nothing was given back, although {sparse} of its {huge} on huge pages are mostly zeros"
+            )?,
             (_, 0) => write!(f, "nothing to give back: no huge page of its {huge} is mostly zeros")?,
             _ => write!(
                 f,
@@ -152,6 +158,17 @@ mod tests {
         assert_eq!(given.to_string(), "none of its private memory is on huge pages: nothing to give back");
         given.found.huge_bytes = 64 * MB;
         assert_eq!(given.to_string(), "nothing to give back: no huge page of its 64 MB is mostly zeros");
+        let locked = GivenBack { kept: BTreeMap::from([(Kept::Locked, 2 * MB)]), ..GivenBack::default() };
+        assert_eq!(
+            locked.to_string(),
+            "nothing was given back\n2 MB stays on huge pages: it is locked in memory (mlock)"
+        );
+        let mut in_use = GivenBack { found: given.found, ..GivenBack::default() };
+        in_use.found.sparse_bytes = 8 * MB;
+        assert_eq!(
+            in_use.to_string(),
+            "nothing was given back, although 8 MB of its 64 MB on huge pages are mostly zeros"
+        );
         given.found = Unused { huge_bytes: 64 * MB, sparse_bytes: 12 * MB, zero_bytes: 11 * MB };
         (given.split_bytes, given.freed_bytes) = (8 * MB, 7 * MB);
         (given.rss_bytes_before, given.rss_bytes_after) = (90 * MB, 83 * MB);

@@ -26,7 +26,8 @@ use std::time::{Duration, Instant};
 /// this address.
 ///
 /// # Errors
-/// One line that says why nothing can be given back. The process is then as before.
+/// One line that says why nothing can be given back. The process is then as before; if the kernel could not be tried on memory of
+/// this process, up to three huge pages of it are small.
 pub fn give_back_unused(
     chosen: Chosen,
     seccomp: Seccomp,
