@@ -18,7 +18,8 @@ use hugelift_linux::elf::elf_file::ElfFile;
 use hugelift_linux::io::console::{self, say};
 use hugelift_linux::machine::memory_left_here;
 use hugelift_pages::pagecache::prime::{
-    blocked, blocked_data, check, check_data, huge_page, prime as prime_file, prime_data,
+    blocked, blocked_data, check, check_data, huge_page, prime as prime_file, prime_data, prime_data_edges,
+    prime_edges,
 };
 use hugelift_relink::replace::{Left, ReplaceError, Replaced as Copied, clean, replace, restore};
 use hugelift_relink::separate::Options;
@@ -150,12 +151,19 @@ pub fn run(args: &PrimeArgs) -> Result<Exit, Failure> {
     let mut treat = |item: Item| match (item, &page) {
         (Item::Unreadable(report), _) => report,
         (Item::Data(file), Err(obstacle)) => blocked_data(&file, obstacle),
-        (Item::Data(file), Ok(page)) if args.check => check_data(&file, *page),
-        (Item::Data(file), Ok(page)) => prime_data(&file, *page, &mut budget),
+        (Item::Data(file), Ok(page)) => {
+            let report = match args.check {
+                true => check_data(&file, *page),
+                false => prime_data(&file, *page, &mut budget),
+            };
+            FileReport { edges: prime_data_edges(&file, *page, !args.check), ..report }
+        }
         (Item::Object(file, _), Err(obstacle)) => blocked(&file, obstacle),
-        (Item::Object(file, _), Ok(page)) if args.check => check(&file, *page),
+        (Item::Object(file, _), Ok(page)) if args.check => {
+            FileReport { edges: prime_edges(&file, *page, false), ..check(&file, *page) }
+        }
         (Item::Object(file, foreign), Ok(page)) => {
-            let report = prime_file(&file, *page);
+            let report = primed(&file, *page);
             match foreign {
                 _ if !(args.replace && (args.separate || report.gains_by_copy())) => report,
                 Some(why) => report.not_replaced(why),
@@ -185,6 +193,12 @@ fn plan(wanted: Wanted, page: PageSize, json: bool) -> Result<Exit, Failure> {
     let planned = planned::Planned::new(wanted.items, page);
     console::print(&if json { output::json(&planned)? } else { planned.text() })?;
     Ok(if failed { Exit(FAILED) } else { Exit::SUCCESS })
+}
+
+/// Primes the whole huge pages of a file, then its edges.
+fn primed(file: &ElfFile, page: PageSize) -> FileReport {
+    let report = prime_file(file, page);
+    FileReport { edges: prime_edges(file, page, true), ..report }
 }
 
 /// Replaces the file by a copy, and returns the report on the copy; if that fails, `report` with the
@@ -223,7 +237,7 @@ fn replacement(
     }
     let replaced = Replaced { original: done.original.into(), aslr_bits_lost: done.aslr_bits_lost };
     let report = match ElfFile::open(&done.path) {
-        Ok(copy) => prime_file(&copy, page),
+        Ok(copy) => primed(&copy, page),
         Err(error) => FileReport::failed((&file.path).into(), error.to_string()),
     };
     FileReport { replaced: Some(replaced), ..report }

@@ -13,9 +13,11 @@
 //! ```
 
 mod candidate;
+mod edges;
 mod obstacle;
 mod report;
 
 pub use candidate::{Candidate, candidates, stretches};
+pub use edges::{Edge, Edges, LARGE, edges};
 pub use obstacle::{Holder, Obstacle};
 pub use report::{Blocked, FileReport, PrimeReport, Replaced, SegmentReport, VERSION, text};

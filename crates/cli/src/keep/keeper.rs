@@ -10,7 +10,7 @@ use hugelift_core::maps::FileId;
 use hugelift_core::prime::{FileReport, Obstacle};
 use hugelift_core::printable::Escape;
 use hugelift_linux::elf::elf_file::ElfFile;
-use hugelift_pages::pagecache::prime::{Locked, Stamp, blocked, check, huge_page, prime, stamp};
+use hugelift_pages::pagecache::prime::{Locked, Stamp, blocked, check, huge_page, prime, prime_edges, stamp};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -113,11 +113,11 @@ impl Keeper {
             }
             Some(kept) => {
                 kept.unlock();
-                kept.report = prime(file, page);
+                kept.report = primed(file, page);
                 kept.stamp = now;
             }
             None => {
-                self.files.insert(file.id, Kept::new(prime(file, page), now));
+                self.files.insert(file.id, Kept::new(primed(file, page), now));
             }
         }
     }
@@ -207,6 +207,12 @@ fn lock_error(path: &std::path::Path, error: &std::io::Error) -> String {
     };
     let help = "give it CAP_IPC_LOCK or a higher limit, as LimitMEMLOCK= in its unit";
     format!("{}: cannot lock its pages: {error}{limit}; {help}", path.escaped())
+}
+
+/// Primes a file that is new or has changed, its edges included.
+fn primed(file: &ElfFile, page: PageSize) -> FileReport {
+    let report = prime(file, page);
+    FileReport { edges: prime_edges(file, page, true), ..report }
 }
 
 impl Kept {

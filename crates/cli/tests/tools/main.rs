@@ -41,6 +41,7 @@ mod pictures;
 mod pool;
 mod prime;
 mod prime_data;
+mod prime_edges;
 mod replace;
 mod replaced_since;
 mod schemas;

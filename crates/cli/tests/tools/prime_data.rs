@@ -111,10 +111,8 @@ fn issue_32_1_a_data_file_is_huge_for_all_who_map_it() {
     assert_eq!(data.mapped(MapFlags::MAP_PRIVATE), 8 * MB);
     assert!(data.bytes() == before);
     let shown = Cmd::new([HUGELIFT, "prime", "--check", data.name()]).bare();
-    assert_eq!(
-        (shown.end, shown.stdout),
-        (End::Code(0), format!("{}: data 8 MB of 8 MB huge\n", data.name()))
-    );
+    assert_eq!(shown.end, End::Code(0));
+    assert!(shown.stdout.starts_with(&format!("{}: data 8 MB of 8 MB huge\n", data.name())), "{shown:?}");
 }
 
 /// Writes in place, by write(2), by a shared mapping, by copy_file_range(2) and by O_DIRECT, keep the bytes right, and those

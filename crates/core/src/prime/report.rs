@@ -2,6 +2,7 @@
 //! The result of priming, file by file: as data, as JSON and as text.
 
 use super::candidate::Candidate;
+use super::edges::{Edges, LARGE};
 use super::obstacle::{Holder, Obstacle};
 use crate::addr::{PageSize, human_bytes};
 use crate::advice::least_code;
@@ -35,6 +36,8 @@ pub struct FileReport {
     pub huge_bytes: u64,
     /// Its read-only segments, by offset.
     pub segments: Vec<SegmentReport>,
+    /// What of it is in no whole huge page; `None` if there is nothing, or if the sizes of folios cannot be read.
+    pub edges: Option<Edges>,
     /// Why it could not be examined, with its name.
     pub error: Option<String>,
     /// It is a position-independent executable: its random base is usually not congruent, so that huge
@@ -254,7 +257,18 @@ pub fn text(report: &PrimeReport, verbose: bool) -> String {
     let mut out = String::new();
     let is_shown = |f: &&FileReport| verbose || report.files.len() == 1 || f.matters();
     let shown: Vec<&FileReport> = report.files.iter().filter(is_shown).collect();
-    shown.iter().for_each(|file| write(&mut out, file));
+    for file in &shown {
+        write(&mut out, file);
+        if let Some(edges) =
+            file.edges.filter(|edges| edges.bytes >= LARGE && (verbose || report.files.len() == 1))
+        {
+            let [all, large, size] = [edges.bytes, edges.large_bytes, LARGE].map(human_bytes);
+            let _ = writeln!(
+                out,
+                "    {all} outside of whole huge pages, of which {large} are in folios of {size} or more"
+            );
+        }
+    }
     match report.files.len() - shown.len() {
         0 => {}
         n => {

@@ -9,6 +9,7 @@
 //!                READ_ONLY_THP_FOR_FS)
 //!   drop         fsync, POSIX_FADV_DONTNEED for these huge pages alone, then read in again
 //!   verify       what smaps shows of a new mapping, page by page
+//!   edges        what is in no whole huge page is read into folios as large as fit
 //! ```
 //!
 //! Each step is done only for pages that are still small: pages that are huge already are never dropped.
@@ -19,6 +20,7 @@
 
 mod cache;
 mod data;
+mod edges;
 mod holders;
 mod locked;
 mod view;
@@ -26,6 +28,7 @@ mod view;
 pub(crate) use cache::open_for_writing;
 pub use cache::{file_system, may_look};
 pub use data::DataFile;
+pub use edges::{prime_data_edges, prime_edges};
 pub use locked::Locked;
 
 use hugelift_core::addr::PageSize;

@@ -107,11 +107,38 @@ impl View {
         }
     }
 
+    /// Returns where page `i` is mapped.
+    pub fn start(&self, i: usize) -> Addr {
+        self.pages[i]
+    }
+
     /// Returns how much of page `i` is in memory (mincore(2)), if `may_look`.
     ///
     /// # Errors
     /// errno(3)
     pub fn resident(&self, i: usize, base: PageSize) -> io::Result<Resident> {
+        let present = self.present(i, base)?;
+        let [any, all] = [present.contains(&true), !present.contains(&false)];
+        Ok(Resident { first: present.first().is_some_and(|first| *first), any, all })
+    }
+
+    /// Faults in those base pages of page `i` that are in memory, if `may_look`.
+    ///
+    /// # Errors
+    /// errno(3)
+    pub fn touch_present(&self, i: usize, base: PageSize) -> io::Result<()> {
+        let bytes = usize::try_from(base.bytes()).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        for (n, is_present) in (0u64..).zip(self.present(i, base)?) {
+            if is_present {
+                let at = Addr(self.pages[i].0 + n * base.bytes());
+                self.advise(at, bytes, libc::MADV_POPULATE_READ)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns which base pages of page `i` are in memory.
+    fn present(&self, i: usize, base: PageSize) -> io::Result<Vec<bool>> {
         let bytes = usize::try_from(self.page.bytes()).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let mut pages = vec![0u8; (self.page.bytes() / base.bytes()) as usize];
         let at = self.pages[i].0 as *mut libc::c_void;
@@ -120,9 +147,7 @@ impl View {
         if unsafe { libc::mincore(at, bytes, pages.as_mut_ptr()) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        let present = |p: &u8| p & 1 != 0;
-        let [any, all] = [pages.iter().any(present), pages.iter().all(present)];
-        Ok(Resident { first: pages.first().is_some_and(present), any, all })
+        Ok(pages.iter().map(|page| page & 1 != 0).collect())
     }
 
     /// Returns which pages are mapped huge, by smaps, and the file's identity there.
