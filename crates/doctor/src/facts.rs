@@ -38,6 +38,8 @@ pub struct Facts {
     pub nodes_allowed: Option<Vec<u32>>,
     /// What was tried; none for a recorded machine.
     pub probes: Option<Probes>,
+    /// What the machine does without hugelift, as it was tried; none for a recorded machine.
+    pub alone: Option<Alone>,
     /// The process with most shared memory, or the one of `--pid`, if that is much; none for a recorded machine.
     #[serde(default)]
     pub shared: Option<SharedProgram>,
@@ -229,6 +231,24 @@ pub struct Probes {
     pub ptrace: Tried,
     /// A hardware counter for hugelift's own code.
     pub counter: Tried,
+}
+
+/// What this machine does for huge pages by itself, tried on memory and files of hugelift's own.
+#[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Alone {
+    /// The code of a file that is read anew is mapped by huge pages, without advice.
+    pub code: Tried,
+    /// The kernel maps a large file at an address that huge pages can use.
+    pub aligned_files: Tried,
+    /// Private memory is on huge pages at its first touch, without advice.
+    pub memory: Tried,
+    /// A process can forbid huge pages except for memory that asks for them (`PR_THP_DISABLE_EXCEPT_ADVISED`).
+    pub except_advised: Tried,
+    /// The dynamic loader has the tunable `glibc.elf.thp`, which asks for huge pages for code.
+    pub loader: Tried,
+    /// The running systemd has `MemoryTHP=` for its units.
+    pub units: Tried,
 }
 
 /// A process. Sizes in bytes.

@@ -12,12 +12,14 @@
 //! | [`facts`] | what was read and what was tried, as plain data |
 //! | [`read`] | reading the facts: of the machine, of a process, of the programs that run |
 //! | `findings` | what the facts show, one file a group of findings; a pure function of them |
+//! | [`alone`] | what the machine leaves to hugelift |
 //! | [`worth`] | the programs that are most worth a lift |
 //! | [`next`] | what to do next |
 //!
 //! `hugelift_report::doctor` shows them to people.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
+pub mod alone;
 pub mod facts;
 mod findings;
 pub mod next;

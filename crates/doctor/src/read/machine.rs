@@ -3,7 +3,7 @@
 
 use super::parse::{counters, memlock, numbers, zones};
 use super::shared::shared;
-use super::{probes, process};
+use super::{alone, probes, process};
 use crate::facts::{Facts, Memory, Reading, Thp, Trace};
 use hugelift_core::addr::PageSize;
 use hugelift_core::fields::{bytes_of, field};
@@ -56,6 +56,7 @@ pub fn facts(tree: &Tree, pid: Option<u32>, folder: &Path) -> Result<Facts, Proc
         memlock: tree.read(path_of("limits")).and_then(|text| memlock(&text)),
         trace: trace(tree, &status),
         nodes_allowed: field(&status, "Mems_allowed_list").and_then(numbers),
+        alone: tree.is_live().then(|| alone::try_all(folder)),
         probes: tree.is_live().then(|| probes::try_all(folder)),
         shared: if tree.is_live() { shared(pid) } else { None },
         process,

@@ -3,6 +3,7 @@
 //!
 //! | module | reads |
 //! |---|---|
+//! | `alone` | what this machine does for huge pages without hugelift, by trying it out |
 //! | `machine` | /proc and /sys, of this machine or a recorded one |
 //! | `probes` | what this kernel does, by trying it out |
 //! | `process` | one process |
@@ -10,6 +11,7 @@
 //! | `shared` | the process with most shared memory |
 //! | `parse` | the files of /proc that only a diagnosis needs |
 
+mod alone;
 mod machine;
 mod parse;
 mod probes;

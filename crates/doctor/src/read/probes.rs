@@ -28,7 +28,7 @@ const PATIENCE: libc::c_uint = 20;
 /// Huge pages that each trial uses.
 const PAGES: usize = 2;
 /// The largest huge pages that are tried: with base pages of 64 kB they have 512 MB.
-const LARGEST: u64 = 32 << 20;
+pub(super) const LARGEST: u64 = 32 << 20;
 
 /// Tries everything, with files in `folder`.
 pub fn try_all(folder: &Path) -> Probes {
@@ -63,7 +63,7 @@ pub fn try_all(folder: &Path) -> Probes {
 }
 
 /// Runs `probe` in a child. Returns its answer, or how it ended without one.
-fn in_child(probe: impl FnOnce() -> io::Result<Tried>) -> Tried {
+pub(super) fn in_child(probe: impl FnOnce() -> io::Result<Tried>) -> Tried {
     let Ok((reader, writer)) = nix::unistd::pipe() else { return Tried::unknown("no pipe") };
     // SAFETY: fork(2). The child makes only system calls and calls malloc, which glibc and musl keep
     // usable after the fork of a program with threads.
@@ -187,7 +187,7 @@ impl Area {
     }
 }
 
-fn checked(mapped: *mut c_void) -> io::Result<*mut c_void> {
+pub(super) fn checked(mapped: *mut c_void) -> io::Result<*mut c_void> {
     if mapped == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(mapped) }
 }
 
@@ -335,7 +335,7 @@ fn counter() -> Tried {
 }
 
 /// Makes a file of `len` bytes that is on the disk, open for reading, and unlinked.
-fn new_file(folder: &Path, len: usize) -> io::Result<File> {
+pub(super) fn new_file(folder: &Path, len: usize) -> io::Result<File> {
     let path = unused_name(folder);
     let mut writer = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
     let made = (|| {

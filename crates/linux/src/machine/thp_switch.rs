@@ -24,11 +24,16 @@ pub enum Allowance {
 impl Allowance {
     /// Returns the one that gives no huge pages to memory that does not ask for them; `None` if this machine has none.
     pub fn here() -> Option<Allowance> {
-        static KNOWS: OnceLock<bool> = OnceLock::new();
-        match *KNOWS.get_or_init(knows_except_advised) {
+        match Allowance::is_except_advised_known() {
             true => Some(Allowance::Advised),
             false => (sysfs::thp(&read_text).0 != Some(ThpMode::Always)).then_some(Allowance::All),
         }
+    }
+
+    /// Returns whether a process can forbid huge pages except for memory that asks for them.
+    pub fn is_except_advised_known() -> bool {
+        static KNOWS: OnceLock<bool> = OnceLock::new();
+        *KNOWS.get_or_init(knows_except_advised)
     }
 
     /// Returns the arguments of the prctl(2) that allows them.

@@ -4,6 +4,7 @@
 use crate::paint::paint;
 use hugelift_core::addr::human_bytes;
 use hugelift_core::printable::printable;
+use hugelift_doctor::alone::{Remains, remains};
 use hugelift_doctor::facts::{Facts, Tried};
 use hugelift_doctor::next::Next;
 use hugelift_doctor::worth::{Worth, most_worth};
@@ -33,6 +34,7 @@ pub fn text(facts: &Facts, findings: &[Finding], style: Style) -> String {
         out += &tried;
     }
     out += &seen(facts);
+    out += &alone(facts, style).unwrap_or_default();
     out += &process(facts);
     let count = match findings.len() {
         0 => "nothing found: this machine is set up well for huge pages".to_string(),
@@ -115,7 +117,35 @@ fn tried(facts: &Facts, style: Style) -> Option<String> {
         ("tracing a child (ptrace)".into(), &probes.ptrace),
         ("hardware counters".into(), &probes.counter),
     ];
-    let mut out = format!("\ntried on this machine (files in {})\n", printable(&probes.folder));
+    let head = format!("\ntried on this machine (files in {})\n", printable(&probes.folder));
+    Some(head + &table(&rows, style))
+}
+
+/// Returns what the machine does without hugelift, and what remains.
+fn alone(facts: &Facts, style: Style) -> Option<String> {
+    let (alone, Remains { left, setting }) = (facts.alone.as_ref()?, remains(facts)?);
+    let rows: [(String, &Tried); 6] = [
+        ("code that is read anew comes on huge pages".into(), &alone.code),
+        ("large files are mapped at addresses that huge pages can use".into(), &alone.aligned_files),
+        ("private memory comes on huge pages without asking for them".into(), &alone.memory),
+        (
+            "a process can forbid huge pages except where it asks (PR_THP_DISABLE_EXCEPT_ADVISED)".into(),
+            &alone.except_advised,
+        ),
+        ("the loader can ask for huge pages for code (glibc.elf.thp)".into(), &alone.loader),
+        ("a unit can allow or forbid huge pages (systemd's MemoryTHP=)".into(), &alone.units),
+    ];
+    let mut out = "\nwithout hugelift this machine does by itself\n".to_string() + &table(&rows, style);
+    out += &wrapped("  so  ", left, style.width);
+    if let Some(setting) = setting {
+        out += &wrapped("  set ", setting, style.width);
+    }
+    Some(out)
+}
+
+/// Returns a line for each trial.
+fn table(rows: &[(String, &Tried)], style: Style) -> String {
+    let mut out = String::new();
     for (what, tried) in rows {
         let (word, code) = match tried.works {
             Some(true) => ("yes", "32"),
@@ -125,7 +155,7 @@ fn tried(facts: &Facts, style: Style) -> Option<String> {
         let detail = tried.detail.as_ref().map(|d| format!(": {}", printable(d))).unwrap_or_default();
         let _ = writeln!(out, "  {} {what}{detail}", style.paint(code, word));
     }
-    Some(out)
+    out
 }
 
 /// Returns the figures that belong to no finding.

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Tries what this machine does for huge pages by itself. Newer kernels read code in large folios and align large mappings;
+//! newer loaders and service managers have switches of their own. Nothing is concluded from a version.
+
+use super::probes::{LARGEST, checked, in_child, new_file};
+use crate::facts::{Alone, Tried};
+use hugelift_core::addr::{Addr, PageSize, Range, human_bytes};
+use hugelift_core::folios::Folios;
+use hugelift_core::printable::Escape;
+use hugelift_linux::machine::sysfs;
+use hugelift_linux::machine::thp_switch::Allowance;
+use hugelift_linux::proc::folios::Reader;
+use hugelift_linux::proc::pagemap;
+use hugelift_linux::proc::procfs::Process;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::ptr;
+
+/// Huge pages of the file that is read.
+const PAGES: usize = 4;
+/// Where the C library's loader is, by architecture (the psABIs).
+const LOADERS: [&str; 2] = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"];
+/// It exists if systemd is the service manager (sd_booted(3)).
+const SYSTEMD: &str = "/run/systemd/system";
+
+/// Tries everything, with a file in `folder`.
+pub fn try_all(folder: &Path) -> Alone {
+    let read = |path: &Path| std::fs::read_to_string(path).ok();
+    let huge = sysfs::thp(&read).1.map(PageSize::bytes).filter(|bytes| *bytes <= LARGEST);
+    let Some(huge) = huge.and_then(|bytes| usize::try_from(bytes).ok()) else {
+        let none = || Tried::unknown("no transparent huge pages of a size to try");
+        return Alone { code: none(), aligned_files: none(), memory: none(), ..switches() };
+    };
+    let file = new_file(folder, huge * PAGES);
+    let with_file = |probe: fn(usize, &File) -> io::Result<Tried>| match &file {
+        Ok(file) => in_child(|| probe(huge, file)),
+        Err(error) => Tried::unknown(format!("cannot make a file in {}: {error}", folder.escaped())),
+    };
+    Alone {
+        aligned_files: with_file(aligned),
+        code: with_file(code),
+        memory: in_child(|| memory(huge)),
+        ..switches()
+    }
+}
+
+/// Tries the switches of others.
+fn switches() -> Alone {
+    Alone {
+        except_advised: in_child(|| {
+            let is_known = Allowance::is_except_advised_known();
+            Ok(if is_known { Tried::yes() } else { Tried::no("EINVAL of prctl(2)") })
+        }),
+        loader: loader(),
+        units: units(),
+        ..Alone::default()
+    }
+}
+
+/// Maps `len` bytes at an address of the kernel's choice.
+fn map(len: usize, prot: i32, file: Option<&File>) -> io::Result<*mut u8> {
+    let (flags, fd) = match file {
+        Some(file) => (libc::MAP_PRIVATE, file.as_raw_fd()),
+        None => (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1),
+    };
+    // SAFETY: mmap(2) at an address of the kernel's choice. The child that calls this ends with its mappings.
+    let mapped = unsafe { libc::mmap(ptr::null_mut(), len, prot, flags, fd, 0) };
+    checked(mapped).map(<*mut libc::c_void>::cast)
+}
+
+/// Maps a file as a loader maps code.
+fn map_code(huge: usize, file: &File) -> io::Result<*mut u8> {
+    let len = huge * PAGES;
+    map(len, libc::PROT_READ | libc::PROT_EXEC, Some(file)).or_else(|_| map(len, libc::PROT_READ, Some(file)))
+}
+
+fn aligned(huge: usize, file: &File) -> io::Result<Tried> {
+    // One of them may be aligned by chance.
+    for _ in 0..3 {
+        let start = map_code(huge, file)?;
+        if !start.addr().is_multiple_of(huge) {
+            let huge = human_bytes(huge as u64);
+            return Ok(Tried::no(format!("a mapping of {PAGES} pages of {huge} began within one")));
+        }
+        // An odd stretch between the mappings: the next one is not aligned because this one is.
+        map(4096, libc::PROT_READ, None)?;
+    }
+    Ok(Tried::yes())
+}
+
+/// Reads a file that is not in memory from its begin to its end, as a program that uses all of its code.
+fn code(huge: usize, file: &File) -> io::Result<Tried> {
+    // SAFETY: posix_fadvise(2) on an open descriptor; the file was written back before.
+    unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+    let (start, len) = (map_code(huge, file)?, huge * PAGES);
+    for at in (0..len).step_by(4096) {
+        // SAFETY: inside the mapping, which is readable.
+        unsafe { start.add(at).read_volatile() };
+    }
+    let range = Range::sized(Addr(start.addr() as u64), len as u64).ok_or(io::ErrorKind::InvalidData)?;
+    let mapped = pagemap::huge_bytes_at_least(Process::OWN.pid().cast_signed(), range)?;
+    let found = format!("{} of {}", human_bytes(mapped), human_bytes(range.len()));
+    let sizes = || {
+        let mut folios = Folios::default();
+        Reader::open(std::process::id()).ok()?.add(range, &mut folios).ok()?;
+        let (least, most) = (folios.bytes.keys().next()?, folios.bytes.keys().last()?);
+        Some(format!(", in folios of {} to {}", human_bytes(*least), human_bytes(*most)))
+    };
+    let detail = found + &sizes().unwrap_or_default();
+    Ok(Tried { works: Some(mapped >= range.len() / 2), detail: Some(detail) })
+}
+
+fn memory(huge: usize) -> io::Result<Tried> {
+    let start = map(2 * huge, libc::PROT_READ | libc::PROT_WRITE, None)?;
+    let first = start.addr().next_multiple_of(huge);
+    // SAFETY: of two huge pages one whole one lies in the mapping, which is writable.
+    unsafe { start.add(first - start.addr()).write_volatile(1) };
+    let range = Range::sized(Addr(first as u64), huge as u64).ok_or(io::ErrorKind::InvalidData)?;
+    let found = pagemap::huge_bytes_at_least(Process::OWN.pid().cast_signed(), range)?;
+    Ok(if found >= range.len() {
+        Tried::yes()
+    } else {
+        Tried::no("only memory that asks for them (madvise)")
+    })
+}
+
+/// Asks the C library's loader for its tunables.
+fn loader() -> Tried {
+    let Some(path) = LOADERS.iter().map(Path::new).find(|path| path.exists()) else {
+        return Tried::unknown("no loader of glibc");
+    };
+    match said(Command::new(path).arg("--list-tunables")) {
+        Ok(all) if all.lines().any(|line| line.starts_with("glibc.elf.thp")) => Tried::yes(),
+        Ok(_) => Tried::no(format!("{} has no such tunable", path.escaped())),
+        Err(error) => Tried::unknown(error),
+    }
+}
+
+/// Asks the running systemd for a property of the unit of all services.
+fn units() -> Tried {
+    if !Path::new(SYSTEMD).exists() {
+        return Tried::unknown("systemd does not run here");
+    }
+    match said(Command::new("/usr/bin/systemctl").args(["show", "--property=MemoryTHP", "init.scope"])) {
+        Ok(shown) if shown.starts_with("MemoryTHP=") => Tried::yes(),
+        Ok(_) => Tried::no("this systemd has no such property"),
+        Err(error) => Tried::unknown(error),
+    }
+}
+
+/// Returns what a command prints.
+fn said(command: &mut Command) -> Result<String, String> {
+    let name = PathBuf::from(command.get_program());
+    let out = command.stdin(Stdio::null()).output().map_err(|e| format!("{}: {e}", name.escaped()))?;
+    match out.status.success() {
+        true => Ok(String::from_utf8_lossy(&out.stdout).into_owned()),
+        false => Err(format!("{}: {}", name.escaped(), out.status)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn issue_32_6_everything_is_tried() {
+        let alone = try_all(&std::env::temp_dir());
+        let Alone { code, aligned_files, memory, except_advised, loader, units } = &alone;
+        assert!(except_advised.works.is_some(), "{alone:?}");
+        for tried in [code, aligned_files, memory] {
+            let is_told = tried.works.is_some() || tried.detail.is_some();
+            assert!(is_told, "{alone:?}");
+        }
+        // What is not known has its reason.
+        for tried in [loader, units] {
+            assert!(tried.works == Some(true) || tried.detail.is_some(), "{alone:?}");
+        }
+    }
+}
