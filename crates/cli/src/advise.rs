@@ -219,7 +219,8 @@ fn advice(
     let (verdict, says) = verdict(&heat, known);
     let program = report.objects.iter().find(|object| object.executable).map(|object| object.path.clone());
     let data_reach_bytes = reach_of_data(&tlbs, heat.page_size);
-    let data_verdict = extents.map_or(DataVerdict::CannotTell, |extents| extents.verdict(data_reach_bytes));
+    let data_verdict =
+        extents.map_or(DataVerdict::CannotTell, |extents| extents.verdict(data_reach_bytes, heat.page_size));
     let copy_bytes = report.spans.get(&SpanChoice::Inner).map_or(0, |gain| gain.page_bytes);
     Advice {
         version: VERSION,

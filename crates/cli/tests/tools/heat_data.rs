@@ -227,7 +227,8 @@ fn issue_31_5_advice_says_how_much_data_is_on_small_pages() {
             );
         }
         Some(_) => assert_eq!(before["data_verdict"], "little", "{before:#}"),
-        None => assert_eq!((before["data_verdict"].as_str(), is_named(&before)), (Some("cannot-tell"), true)),
+        // More than the TLBs of any CPU hold.
+        None => assert_eq!((before["data_verdict"].as_str(), is_named(&before)), (Some("perhaps"), true)),
     }
     let shown = Cmd::new([HUGELIFT, "advise", "--for", "300ms", &pid]).bare();
     let line = shown.stdout.lines().find(|line| line.starts_with("data in memory")).expect("a line");

@@ -8,6 +8,11 @@ use crate::smaps::Usage;
 use serde::Serialize;
 use std::os::unix::ffi::OsStrExt as _;
 
+/// Pages that the last TLB for data holds at least: 64 in the first Atoms, 128 in Silvermont, 512 and more in most others.
+const FEWEST: u64 = 64;
+/// Pages that it holds at most: the 4096 entries of Zen 5, if each holds four pages that lie side by side.
+const MOST: u64 = 4 * 4096;
+
 /// The resident data of a process, by where it comes from.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize)]
 pub struct Extents {
@@ -87,12 +92,15 @@ impl Extents {
         format!("anonymous {}; shared {}; files {}", anonymous.says(), shared.says(), files.says())
     }
 
-    /// Returns what huge pages may do for the data, with the bytes that the TLBs for data hold of it, in small pages.
-    pub fn verdict(self, reach: Option<u64>) -> DataVerdict {
-        match reach {
-            None => DataVerdict::CannotTell,
-            Some(reach) if self.small() <= reach => DataVerdict::Little,
-            Some(_) => DataVerdict::Perhaps,
+    /// Returns what huge pages may do for the data, with the bytes that the TLBs for data hold of it, in small pages of this
+    /// size. Where the CPU does not say that, as in many guests, what every CPU holds and what none holds decide.
+    pub fn verdict(self, reach: Option<u64>, page_bytes: u64) -> DataVerdict {
+        let pages = |count: u64| count.saturating_mul(page_bytes);
+        let (least, most) = reach.map_or((pages(FEWEST), pages(MOST)), |reach| (reach, reach));
+        match self.small() {
+            small if small <= least => DataVerdict::Little,
+            small if small > most => DataVerdict::Perhaps,
+            _ => DataVerdict::CannotTell,
         }
     }
 }
@@ -113,18 +121,26 @@ impl DataVerdict {
     /// Returns the verdict in a sentence, with the bytes on small pages and what the TLBs hold.
     pub fn says(self, small: u64, reach: Option<u64>) -> String {
         let small = human_bytes(small);
-        let reach = reach.map(human_bytes).unwrap_or_default();
-        match self {
-            DataVerdict::Little => {
+        match (self, reach.map(human_bytes)) {
+            (DataVerdict::Little, Some(reach)) => {
                 format!(
                     "little to gain: {small} are on small pages, and the TLBs for data hold {reach} in these"
                 )
             }
-            DataVerdict::Perhaps => format!(
+            (DataVerdict::Perhaps, Some(reach)) => format!(
                 "perhaps: {small} are on small pages, of which the TLBs for data hold {reach}; it gains if it uses more \
                  than that all the time"
             ),
-            DataVerdict::CannotTell => {
+            (DataVerdict::Little, None) => {
+                format!(
+                    "little to gain: {small} are on small pages, and the TLBs for data of any CPU hold that"
+                )
+            }
+            (DataVerdict::Perhaps, None) => format!(
+                "perhaps: {small} are on small pages. This CPU does not say what its TLBs for data hold, but no known CPU's \
+                 hold so much; it gains if it uses more than they hold all the time"
+            ),
+            (DataVerdict::CannotTell, _) => {
                 format!(
                     "cannot tell: {small} are on small pages, and this CPU does not say what its TLBs hold"
                 )
@@ -196,13 +212,34 @@ Rss:                   4 kB
         const MB: u64 = 1 << 20;
         let all =
             Extents { anonymous: Extent { resident_bytes: 8 * MB, huge_bytes: 0 }, ..Extents::default() };
-        let says = |reach| all.verdict(reach).says(all.small(), reach);
-        assert_eq!(all.verdict(Some(8 * MB)), DataVerdict::Little);
+        let says = |reach| all.verdict(reach, 4096).says(all.small(), reach);
+        assert_eq!(all.verdict(Some(8 * MB), 4096), DataVerdict::Little);
         assert!(says(Some(8 * MB)).starts_with("little to gain: 8 MB are on small pages"));
         assert!(
             says(Some(6 * MB))
                 .starts_with("perhaps: 8 MB are on small pages, of which the TLBs for data hold 6 MB")
         );
         assert!(says(None).starts_with("cannot tell: 8 MB"));
+    }
+
+    #[test]
+    fn issue_31_5_a_cpu_that_says_nothing_leaves_only_the_middle_open() {
+        let of = |small, page| {
+            let anonymous = Extent { resident_bytes: small, huge_bytes: 0 };
+            let all = Extents { anonymous, ..Extents::default() };
+            let verdict = all.verdict(None, page);
+            (verdict, verdict.says(small, None))
+        };
+        const MB: u64 = 1 << 20;
+        assert_eq!(of(MB / 4, 4096).0, DataVerdict::Little);
+        assert_eq!(of(MB / 4 + 4096, 4096).0, DataVerdict::CannotTell);
+        assert_eq!(of(64 * MB, 4096).0, DataVerdict::CannotTell);
+        let (verdict, says) = of(240 * MB, 4096);
+        assert_eq!(verdict, DataVerdict::Perhaps);
+        assert!(says.starts_with("perhaps: 240 MB are on small pages. This CPU does not say"), "{says}");
+        assert!(of(MB / 4, 4096).1.starts_with("little to gain: 256 kB are on small pages"));
+        // Pages of 64 kB: the same number of them.
+        assert_eq!(of(240 * MB, 65536).0, DataVerdict::CannotTell);
+        assert_eq!(of(4 * MB, 65536).0, DataVerdict::Little);
     }
 }
