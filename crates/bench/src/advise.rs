@@ -7,7 +7,7 @@
 //! work is subtracted on both sides. So what is compared is the work, not the start.
 
 mod copies;
-mod judgement;
+pub mod judgement;
 mod sources;
 mod together;
 mod workloads;

@@ -3,8 +3,8 @@
 //! they were written, with the same in huge pages after `hugelift prime`, and with the program's own switch for the same
 //! purpose.
 
-mod files;
-mod readers;
+pub mod files;
+pub mod readers;
 
 use crate::options::Options;
 use anyhow::{Result, ensure};
@@ -59,7 +59,10 @@ fn row(options: &Options, reader: &Reader) -> Result<()> {
 }
 
 /// Runs the rounds, all of which must print the same.
-fn same_sums(sides: &mut [Side<Sample>], rounds: usize) -> Result<Vec<Vec<Sample>>> {
+///
+/// # Errors
+/// A run failed, or printed something else.
+pub fn same_sums(sides: &mut [Side<Sample>], rounds: usize) -> Result<Vec<Vec<Sample>>> {
     let results = rounds::run(sides, rounds, |_, _, _| {})?;
     let outputs: Vec<&str> = results.iter().flatten().map(|sample| sample.output.trim()).collect();
     let other = outputs.iter().find(|output| **output != outputs[0]);
@@ -78,7 +81,7 @@ fn print_ratios(sides: &[Side<Sample>], results: &[Vec<Sample>]) -> Result<()> {
 }
 
 /// Returns how many bytes of the files in a folder are mapped, and how many of them by huge pages.
-fn mapped(memory: &[Usage], folder: &Path) -> (u64, u64) {
+pub fn mapped(memory: &[Usage], folder: &Path) -> (u64, u64) {
     let of_files = memory.iter().filter(|usage| usage.mapping.path.starts_with(folder));
     of_files.fold((0, 0), |(bytes, huge), usage| (bytes + usage.mapping.range.len(), huge + usage.file_huge))
 }

@@ -4,6 +4,7 @@
 //! program runs.
 
 mod advise;
+mod advise_memory;
 mod anon;
 mod backings;
 mod children;
@@ -13,6 +14,7 @@ mod databases;
 mod demo;
 mod equal;
 mod equal_switched;
+mod hashes;
 mod hot;
 mod jumps;
 mod late;
@@ -51,12 +53,14 @@ usage: hugelift-bench COMMAND [--rounds N] [--megabytes N] [--only PROGRAM]
   late      how soon programs that run long are huge under hugelift run, beside run --eager
   sampling  what inspect --heat costs the program that it samples
   advise    what advise says of 38 programs, beside what huge pages for their code bring
+  advise-memory
+            what advise says of the data of 26 programs, beside what huge pages for heap, anonymous memory and data files bring
   equal     how often a comparison of a process that runs calls a difference where nothing changes
   stops     for how long attach and restore stop a thread, on a quiet machine and on a busy one
   primed    clang++ with its libraries in small pages of the page cache, and primed
   data      programs that read data files through a mapping, the files in small pages, primed, and by their own switch
   peers     entering and exiting of the epoch crate, against ConcurrencyKit and userspace RCU
-  all       all of these except the demo and advise
+  all       all of these except the demo, advise and advise-memory
   program LINKING
             makes the program with 64 MB of code, linked dynamic, static or static-pie, and
             prints a command that runs it for a second or two (for hugelift compare)
@@ -64,7 +68,7 @@ usage: hugelift-bench COMMAND [--rounds N] [--megabytes N] [--only PROGRAM]
   --rounds N      how often to run each side (default: enough for a narrow interval)
   --megabytes N   how much code to generate (default 64)
   --only PROGRAM  of anon, data, hot, late and stops: measure the case alone that needs this program (as php, python3, lmdb);
-                  of advise: the program of this name
+                  of advise and advise-memory: the program of this name
 
 HUGELIFT_BIN names the hugelift to measure; without it, the one beside this program.";
 
@@ -122,6 +126,7 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<ExitCode> {
         "late" => &[late::run],
         "sampling" => &[sampling::run],
         "advise" => &[advise::run],
+        "advise-memory" => &[advise_memory::run],
         "equal" => &[equal::run, equal_switched::run],
         "stops" => &[stops::run],
         "primed" => &[primed::run],

@@ -6,8 +6,10 @@
 #define FILE_NAME "data.mdb"
 // A little more than the file.
 #define MAP_BYTES (320 << 20)
+#ifndef KEYS
 #define KEYS 2600000
 #define KEYS_IN_TRANSACTION 100000
+#endif
 #define GETS 2500000
 
 static void must(int status, const char *what)

@@ -33,7 +33,7 @@ impl Reader {
 }
 
 /// Builds a reader in a folder.
-type Make = fn(&Path) -> Result<Reader>;
+pub type Make = fn(&Path) -> Result<Reader>;
 
 /// The readers, each with the library that it needs.
 pub const CASES: [(&str, Make); 6] = [
@@ -44,6 +44,9 @@ pub const CASES: [(&str, Make); 6] = [
     ("geoip", geoip),
     ("lucene", lucene),
 ];
+
+/// Two of the readers with a file of 4 MB.
+pub const SMALL_CASES: [(&str, Make); 2] = [("lmdb", lmdb_small), ("sqlite", sqlite_small)];
 
 /// Returns whether the library of a reader is installed.
 pub fn is_here(needs: &str) -> bool {
@@ -62,22 +65,33 @@ pub fn is_here(needs: &str) -> bool {
 }
 
 fn lmdb(dir: &Path) -> Result<Reader> {
-    let words = compiled(dir, include_str!("lmdb.c"), "lmdb")?;
+    let words = compiled(dir, include_str!("lmdb.c"), "lmdb", &[])?;
     Ok(Reader { what: "LMDB, gets", own: None, words })
 }
 
+fn lmdb_small(dir: &Path) -> Result<Reader> {
+    let few = ["-DKEYS=34000", "-DKEYS_IN_TRANSACTION=34000"];
+    let words = compiled(dir, include_str!("lmdb.c"), "lmdb", &few)?;
+    Ok(Reader { what: "LMDB, gets, a small file", own: None, words })
+}
+
 fn sqlite(dir: &Path) -> Result<Reader> {
-    let words = compiled(dir, include_str!("sqlite.c"), "sqlite3")?;
+    let words = compiled(dir, include_str!("sqlite.c"), "sqlite3", &[])?;
     Ok(Reader { what: "SQLite, selects with mmap_size", own: Some("mmap_size=0, a large cache_size"), words })
 }
 
+fn sqlite_small(dir: &Path) -> Result<Reader> {
+    let words = compiled(dir, include_str!("sqlite.c"), "sqlite3", &["-DROWS=34000"])?;
+    Ok(Reader { what: "SQLite, selects with mmap_size, a small file", own: None, words })
+}
+
 fn rocksdb(dir: &Path) -> Result<Reader> {
-    let words = compiled(dir, include_str!("rocksdb.c"), "rocksdb")?;
+    let words = compiled(dir, include_str!("rocksdb.c"), "rocksdb", &[])?;
     Ok(Reader { what: "RocksDB, gets with allow_mmap_reads", own: Some("a large block cache"), words })
 }
 
 fn geoip(dir: &Path) -> Result<Reader> {
-    let words = compiled(dir, include_str!("geoip.c"), "maxminddb")?;
+    let words = compiled(dir, include_str!("geoip.c"), "maxminddb", &[])?;
     Ok(Reader { what: "libmaxminddb, look-ups of IPv4 addresses", own: None, words })
 }
 
@@ -103,11 +117,13 @@ fn lucene(dir: &Path) -> Result<Reader> {
 }
 
 /// Compiles a reader in C with its library. Returns the words that start it.
-fn compiled(dir: &Path, source: &str, library: &str) -> Result<Vec<OsString>> {
+fn compiled(dir: &Path, source: &str, library: &str, options: &[&str]) -> Result<Vec<OsString>> {
     let (path, program) = (dir.join("reader.c"), dir.join("reader"));
     fs::write(dir.join("reader.h"), HEADER)?;
     fs::write(&path, source)?;
-    built(Command::new("cc").arg("-O2").arg("-o").args([&program, &path]).arg(format!("-l{library}")))?;
+    let mut cc = Command::new("cc");
+    cc.arg("-O2").args(options);
+    built(cc.arg("-o").args([&program, &path]).arg(format!("-l{library}")))?;
     Ok(vec![program.into()])
 }
 

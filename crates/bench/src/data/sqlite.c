@@ -4,7 +4,9 @@
 #include <sqlite3.h>
 
 #define FILE_NAME "data.db"
+#ifndef ROWS
 #define ROWS 2600000
+#endif
 #define SELECTS 1300000
 
 static void run(sqlite3 *db, const char *statement)
