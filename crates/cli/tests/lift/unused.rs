@@ -10,6 +10,7 @@ use crate::{need, need_root, skip};
 use hugelift_core::addr::PageSize;
 use hugelift_linux::machine::split::frees_zeros;
 use hugelift_linux::machine::{base_page, thp_page};
+use hugelift_linux::proc::procfs::Process;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -41,7 +42,8 @@ impl Victim {
 
     /// Returns the bytes that are in memory of each kind, and those on huge pages.
     fn memory(&self) -> BTreeMap<&str, (u64, u64)> {
-        let all = smaps(self.running.pid());
+        // Its first thread may have ended.
+        let all = smaps(Process::new(self.running.pid()).with_memory().pid());
         let of = |start: u64| {
             let at = |u: &&hugelift_core::smaps::Usage| {
                 u.mapping.range.start.0 <= start && start < u.mapping.range.end.0
@@ -160,6 +162,23 @@ fn issue_32_4_a_user_gives_back_what_his_own_process_wastes() {
     assert_eq!(done.end, End::Code(0), "{done:?}");
     assert!(done.stdout.contains(" a thread was stopped "), "{done:?}");
     assert_given_back(&victim);
+    victim.finish();
+}
+
+/// The kernel advises a process from outside by its first thread alone. Where that has ended, another is borrowed.
+#[test]
+fn issue_32_4_a_process_whose_first_thread_has_ended() {
+    need_fit!();
+    need_root!();
+    let victim = Victim::start(&[], &["headless"]);
+    until("its first thread ends", || smaps(victim.running.pid()).is_empty());
+    let done = victim.restore(&["-v"]);
+    assert_eq!(done.end, End::Code(0), "{done:?}");
+    assert_given_back(&victim);
+    // What was split is joined again, by a borrowed thread too.
+    let pid = victim.running.pid().to_string();
+    let done = Cmd::new([HUGELIFT, "attach", "--parts", "anon", &pid]).bare();
+    assert!(!done.stderr.contains("has ended"), "{done:?}");
     victim.finish();
 }
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Has 8 MB of private memory of each kind on huge pages, of which little holds data, and checks all of it at the end.
  *
- *   zeros [quiet | waits]
+ *   zeros [quiet | waits | headless]
  *
- * With `waits` it waits in vfork(2) once it is ready.
+ * With `waits` it waits in vfork(2) once it is ready. With `headless` its first thread ends then, and another goes on.
  *
  *   sparse   three base pages of each huge page are in use: a thread counts in them, unless it is quiet, and one word is written
  *            anew all the time, where zeros were
@@ -39,6 +39,9 @@ static const unsigned long used[] = { 0, 77, 400 };
 static unsigned char *at[KINDS];
 static volatile int ends;
 static uint64_t turns;
+static int quiet, pipes[2];
+static pid_t child;
+static pthread_t thread;
 
 static void die(const char *what)
 {
@@ -118,11 +121,40 @@ static void check_sparse(void)
 	check(SPARSE, 0, 0);
 }
 
+/* Waits for the end of standard input, and checks all. */
+static void *finish(void *first)
+{
+	while (getchar() != EOF) {
+	}
+	ends = 1;
+	if (!quiet)
+		pthread_join(thread, NULL);
+	kill(child, SIGKILL);
+	waitpid(child, NULL, 0);
+	check_sparse();
+	check(HALF, HUGE / 2, 3);
+	check(LOCKED, PAGE, 3);
+	check(FORKED, PAGE, 3);
+	check(CLEARED, 0, 0);
+	/* The pages in the pipe are still the process's: what it writes now is read. */
+	for (unsigned long page = 0; page < BYTES / HUGE; page++)
+		memset(at[PINNED] + page * HUGE + HUGE - PAGE, 5, PAGE);
+	for (unsigned long page = 0; page < BYTES / HUGE; page++) {
+		unsigned char bytes[PAGE];
+		if (read(pipes[0], bytes, PAGE) != (long)PAGE || !is_filled(bytes, PAGE, 5))
+			die("the pipe has other bytes");
+		memset(at[PINNED] + page * HUGE + HUGE - PAGE, 0, PAGE);
+	}
+	check(PINNED, PAGE, 3);
+	printf("as it should be\n");
+	exit(0);
+	return first;
+}
+
 int main(int argc, char **argv)
 {
-	int quiet = argc > 1, pipes[2];
-	pthread_t thread;
-	(void)argv;
+	const char *mode = argc > 1 ? argv[1] : "";
+	quiet = argc > 1 && strcmp(mode, "headless");
 	for (int kind = 0; kind < KINDS; kind++) {
 		at[kind] = memory();
 		memset(at[kind], 9, BYTES);
@@ -152,7 +184,7 @@ int main(int argc, char **argv)
 	for (int kind = 0; kind < KINDS; kind++)
 		if (madvise(at[kind], BYTES, MADV_NOHUGEPAGE))
 			die("madvise(MADV_NOHUGEPAGE)");
-	pid_t child = fork();
+	child = fork();
 	if (!child) {
 		pause();
 		_exit(0);
@@ -165,32 +197,15 @@ int main(int argc, char **argv)
 		printf("%s %lx %lx\n", names[kind], (unsigned long)at[kind], BYTES);
 	printf("ready\n");
 	fflush(stdout);
-	if (argc > 1 && !strcmp(argv[1], "waits") && !vfork()) {
+	if (!strcmp(mode, "headless")) {
+		static pthread_t other;
+		if (pthread_create(&other, NULL, finish, NULL))
+			die("pthread_create");
+		pthread_exit(NULL);
+	}
+	if (!strcmp(mode, "waits") && !vfork()) {
 		pause();
 		_exit(0);
 	}
-	while (getchar() != EOF) {
-	}
-	ends = 1;
-	if (!quiet)
-		pthread_join(thread, NULL);
-	kill(child, SIGKILL);
-	waitpid(child, NULL, 0);
-	check_sparse();
-	check(HALF, HUGE / 2, 3);
-	check(LOCKED, PAGE, 3);
-	check(FORKED, PAGE, 3);
-	check(CLEARED, 0, 0);
-	/* The pages in the pipe are still the process's: what it writes now is read. */
-	for (unsigned long page = 0; page < BYTES / HUGE; page++)
-		memset(at[PINNED] + page * HUGE + HUGE - PAGE, 5, PAGE);
-	for (unsigned long page = 0; page < BYTES / HUGE; page++) {
-		unsigned char bytes[PAGE];
-		if (read(pipes[0], bytes, PAGE) != (long)PAGE || !is_filled(bytes, PAGE, 5))
-			die("the pipe has other bytes");
-		memset(at[PINNED] + page * HUGE + HUGE - PAGE, 0, PAGE);
-	}
-	check(PINNED, PAGE, 3);
-	printf("as it should be\n");
-	return 0;
+	finish(NULL);
 }

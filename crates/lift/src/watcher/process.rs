@@ -7,7 +7,7 @@ use crate::launch::descriptors::close_all_but;
 use hugelift_core::addr::Range;
 use hugelift_linux::proc::memory::MADV_COLLAPSE;
 use hugelift_linux::proc::pagemap;
-use hugelift_linux::proc::pidfd::{pidfd_open, process_madvise};
+use hugelift_linux::proc::pidfd::{is_later_thread, pidfd_open, process_madvise};
 use hugelift_linux::proc::procfs::Process;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -120,9 +120,13 @@ impl Program {
     /// Makes an madvise(2) of `range` in the program ([`process_madvise`]).
     ///
     /// # Errors
-    /// process_madvise(2)
+    /// process_madvise(2). EPERM also if its first thread has ended and others run: the kernel finds a process by its first
+    /// thread alone, so that one of these has to be borrowed.
     pub(crate) fn advise(&self, range: Option<Range>, advice: i32) -> io::Result<u64> {
-        process_madvise(&self.process, range, advice)
+        process_madvise(&self.process, range, advice).map_err(|error| match error.raw_os_error() {
+            Some(libc::ESRCH) if is_later_thread(self.pid) => io::Error::from_raw_os_error(libc::EPERM),
+            _ => error,
+        })
     }
 }
 

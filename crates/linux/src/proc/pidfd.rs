@@ -12,11 +12,19 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 /// errno(3) of pidfd_open(2): ESRCH if there is no such process, ENOSYS before Linux 5.3; for a thread also before Linux 6.9.
 pub fn pidfd_open(pid: u32) -> io::Result<OwnedFd> {
     const PIDFD_THREAD: libc::c_int = libc::O_EXCL;
-    let is_thread = |error: &io::Error| matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOENT));
     match open(pid, 0) {
-        Err(error) if is_thread(&error) => open(pid, PIDFD_THREAD).map_err(|_| error),
+        Err(error) if means_thread(&error) => open(pid, PIDFD_THREAD).map_err(|_| error),
         opened => opened,
     }
+}
+
+/// Returns whether `pid` is the id of a thread that is not the first of its process.
+pub fn is_later_thread(pid: u32) -> bool {
+    open(pid, 0).is_err_and(|error| means_thread(&error))
+}
+
+fn means_thread(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOENT))
 }
 
 /// Makes an madvise(2) of `range` in a process, from outside; returns the bytes that were advised. Without a range it asks whether
@@ -55,6 +63,12 @@ mod tests {
         let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: poll(2) of one descriptor that lives through the call.
         unsafe { libc::poll(&raw mut poll, 1, millis) == 1 }
+    }
+
+    #[test]
+    fn a_later_thread_is_told_from_the_first() {
+        let later = std::thread::spawn(|| is_later_thread(nix::unistd::gettid().as_raw().cast_unsigned()));
+        assert!(later.join().unwrap() && !is_later_thread(std::process::id()));
     }
 
     #[test]
