@@ -125,7 +125,10 @@ fn row(options: &Options, case: &Case) -> Result<()> {
 }
 
 /// Runs `work` while the machine has this setting. It is put back also if this process is killed.
-fn during<T>(word: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+///
+/// # Errors
+/// The work failed, or the setting cannot be changed.
+pub fn during<T>(word: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     let setting = Setting::change(Path::new(SWITCH), word)?;
     let result = work();
     setting.restore()?;

@@ -151,7 +151,10 @@ fn hugelift_json(words: &[&str], child: &Child) -> Result<Value> {
 }
 
 /// Returns the CPU time in seconds of the children that have ended and were waited for.
-fn children_cpu() -> Result<f64> {
+///
+/// # Errors
+/// getrusage(2) fails.
+pub fn children_cpu() -> Result<f64> {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN).context("getrusage")?;
     Ok((usage.user_time().num_microseconds() + usage.system_time().num_microseconds()) as f64 / 1e6)
 }

@@ -16,6 +16,7 @@ mod equal;
 mod equal_switched;
 mod hashes;
 mod hot;
+mod jit;
 mod jumps;
 mod late;
 mod options;
@@ -59,6 +60,7 @@ usage: hugelift-bench COMMAND [--rounds N] [--megabytes N] [--only PROGRAM]
   stops     for how long attach and restore stop a thread, on a quiet machine and on a busy one
   primed    clang++ with its libraries in small pages of the page cache, and primed
   data      programs that read data files through a mapping, the files in small pages, primed, and by their own switch
+  jit       programs that make their code while they run: bare, after attach, and by their own switch
   peers     entering and exiting of the epoch crate, against ConcurrencyKit and userspace RCU
   all       all of these except the demo, advise and advise-memory
   program LINKING
@@ -67,7 +69,7 @@ usage: hugelift-bench COMMAND [--rounds N] [--megabytes N] [--only PROGRAM]
 
   --rounds N      how often to run each side (default: enough for a narrow interval)
   --megabytes N   how much code to generate (default 64)
-  --only PROGRAM  of anon, data, hot, late and stops: measure the case alone that needs this program (as php, python3, lmdb);
+  --only PROGRAM  of anon, data, hot, jit, late and stops: measure the case alone that needs this program (as php, lmdb);
                   of advise and advise-memory: the program of this name
 
 HUGELIFT_BIN names the hugelift to measure; without it, the one beside this program.";
@@ -131,6 +133,7 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<ExitCode> {
         "stops" => &[stops::run],
         "primed" => &[primed::run],
         "data" => &[data::run],
+        "jit" => &[jit::run],
         "peers" => &[peers::run],
         "all" => &[
             backings::run,
@@ -151,6 +154,7 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<ExitCode> {
             stops::run,
             primed::run,
             data::run,
+            jit::run,
             peers::run,
             warm::start_primed,
         ],
