@@ -54,26 +54,41 @@ pub fn mariadb(dir: &Path) -> Result<Vec<OsString>> {
 /// # Errors
 /// There is no PostgreSQL, or it cannot make the database.
 pub fn postgres(dir: &Path) -> Result<Vec<OsString>> {
-    let bin = find_postgres().context("no PostgreSQL")?;
-    let (data, statements) = (dir.join("data"), dir.join("statements"));
-    fs::create_dir(&data)?;
+    let data = initialized(dir, "data")?;
+    let statements = dir.join("statements");
     fs::write(&statements, POSTGRES)?;
-    let is_root = nix::unistd::geteuid().is_root();
-    if is_root {
-        [dir, &data].iter().try_for_each(|path| chown(path, Some(NOBODY), Some(NOBODY)))?;
-    }
-    let prefix = if is_root { AS_NOBODY } else { "env" };
-    // The words are those of a shell, so that each reads the statements from its stdin.
-    let words = |command: &str, program: &str| -> Vec<OsString> {
-        let command = format!("cd \"$1\" && exec {prefix} \"$0\" {command}");
-        vec!["sh".into(), "-c".into(), command.into(), bin.join(program).into(), data.clone().into()]
-    };
-    let init = words("-A trust --locale=C -D \"$1\"", "initdb");
-    let out = Command::new(&init[0]).args(&init[1..]).stdin(Stdio::null()).output().context("initdb")?;
-    ensure!(out.status.success(), "initdb: {}", String::from_utf8_lossy(&out.stderr));
-    let mut argv = words("--single -D \"$1\" postgres <\"$2\" >/dev/null 2>&1", "postgres");
+    let mut argv = start_words("--single -D \"$1\" postgres <\"$2\" >/dev/null 2>&1", "postgres", &data)?;
     argv.push(statements.into());
     Ok(argv)
+}
+
+/// Makes an empty database in a folder, of which "postgres" is the administrator. The folder then belongs to the user nobody, if
+/// this process is root's.
+///
+/// # Errors
+/// There is no PostgreSQL, or it cannot make the database.
+pub fn initialized(dir: &Path, name: &str) -> Result<PathBuf> {
+    let data = dir.join(name);
+    fs::create_dir(&data)?;
+    if nix::unistd::geteuid().is_root() {
+        [dir, &data].iter().try_for_each(|path| chown(path, Some(NOBODY), Some(NOBODY)))?;
+    }
+    let init = start_words("-A trust -U postgres --locale=C -D \"$1\"", "initdb", &data)?;
+    let out = Command::new(&init[0]).args(&init[1..]).stdin(Stdio::null()).output().context("initdb")?;
+    ensure!(out.status.success(), "initdb: {}", String::from_utf8_lossy(&out.stderr));
+    Ok(data)
+}
+
+/// Returns the words that start a program of PostgreSQL, as the user nobody if this process is root's. `command` is what follows
+/// in a shell, where `$1` is the folder of the data.
+///
+/// # Errors
+/// There is no PostgreSQL.
+pub fn start_words(command: &str, program: &str, data: &Path) -> Result<Vec<OsString>> {
+    let bin = find_postgres().context("no PostgreSQL")?;
+    let prefix = if nix::unistd::geteuid().is_root() { AS_NOBODY } else { "env" };
+    let command = format!("cd \"$1\" && exec {prefix} \"$0\" {command}");
+    Ok(vec!["sh".into(), "-c".into(), command.into(), bin.join(program).into(), data.into()])
 }
 
 /// Returns the folder of the newest PostgreSQL that Debian has installed.

@@ -27,6 +27,7 @@ mod primed;
 mod programs;
 mod reference;
 mod sampling;
+mod shm;
 mod startup;
 mod stops;
 mod warm;
@@ -61,6 +62,7 @@ usage: hugelift-bench COMMAND [--rounds N] [--megabytes N] [--only PROGRAM]
   primed    clang++ with its libraries in small pages of the page cache, and primed
   data      programs that read data files through a mapping, the files in small pages, primed, and by their own switch
   jit       programs that make their code while they run: bare, after attach, and by their own switch
+  shm       PostgreSQL with 2 GB of shared buffers in small pages, after attach, and by huge_pages=on with a pool
   peers     entering and exiting of the epoch crate, against ConcurrencyKit and userspace RCU
   all       all of these except the demo, advise and advise-memory
   program LINKING
@@ -134,6 +136,7 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<ExitCode> {
         "primed" => &[primed::run],
         "data" => &[data::run],
         "jit" => &[jit::run],
+        "shm" => &[shm::run],
         "peers" => &[peers::run],
         "all" => &[
             backings::run,
@@ -155,6 +158,7 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<ExitCode> {
             primed::run,
             data::run,
             jit::run,
+            shm::run,
             peers::run,
             warm::start_primed,
         ],
