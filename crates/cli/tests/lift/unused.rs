@@ -171,7 +171,8 @@ fn issue_32_4_a_process_whose_first_thread_has_ended() {
     need_fit!();
     need_root!();
     let victim = Victim::start(&[], &["headless"]);
-    until("its first thread ends", || smaps(victim.running.pid()).is_empty());
+    let first = victim.running.pid();
+    until("its first thread ends", || Process::new(first).with_memory().pid() != first);
     let done = victim.restore(&["-v"]);
     assert_eq!(done.end, End::Code(0), "{done:?}");
     assert_given_back(&victim);

@@ -4,10 +4,10 @@
 //! What this takes is put on the account of the process, as a lift is. But it does not wait until the account affords it:
 //! other programs wait for memory meanwhile. It happens once in a rest of a process at most.
 
+use super::LiveLift;
 use super::apart::{Attempt, Done};
 use super::event::Event;
 use super::zeros::TURN;
-use super::{LiveLift, other_user};
 use crate::attach::{Chosen, GivenBack, give_back, give_back_unused};
 use hugelift_core::addr::{Addr, Range};
 use hugelift_core::pressure::Pressure;
@@ -31,18 +31,7 @@ impl LiveLift {
 
     fn give_back_of(&mut self, pid: u32, start: u64, cold: &[Range], why: &str) {
         let before = own_cpu_time();
-        let done = match other_user(pid) {
-            None => self.try_give_back(pid, start, cold, why),
-            Some(user) => {
-                let mut apart = std::mem::take(&mut self.apart);
-                let done = apart.run(user, || {
-                    let done = self.try_give_back(pid, start, cold, why);
-                    Done { cpu: own_cpu_time(), ..done }
-                });
-                self.apart = apart;
-                done
-            }
-        };
+        let done = self.work_on(pid, |live| live.try_give_back(pid, start, cold, why));
         let spent = own_cpu_time().saturating_sub(before) + done.cpu;
         self.lifting += spent;
         self.processes.spend(pid, spent);
@@ -92,19 +81,8 @@ impl LiveLift {
         // Children know it then.
         let _ = frees_zeros();
         let before = own_cpu_time();
-        let done = match other_user(pid) {
-            None => self.try_give_back_zeros(Chosen { pid, start: Some(start) }, pressure, from),
-            Some(user) => {
-                let mut apart = std::mem::take(&mut self.apart);
-                let done = apart.run(user, || {
-                    let chosen = Chosen { pid, start: Some(start) };
-                    let done = self.try_give_back_zeros(chosen, pressure, from);
-                    Done { cpu: own_cpu_time(), ..done }
-                });
-                self.apart = apart;
-                done
-            }
-        };
+        let chosen = Chosen { pid, start: Some(start) };
+        let done = self.work_on(pid, |live| live.try_give_back_zeros(chosen, pressure, from));
         let spent = own_cpu_time().saturating_sub(before) + done.cpu;
         self.lifting += spent;
         self.processes.spend(pid, spent);

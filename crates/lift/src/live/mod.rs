@@ -250,15 +250,7 @@ impl LiveLift {
         // Read first: the process may open an object meanwhile.
         let code = code_of(pid);
         let Some(start) = self.processes.start_of(pid) else { return };
-        let done = match other_user(pid) {
-            None => self.try_lift(pid, start),
-            Some(user) => {
-                let mut apart = std::mem::take(&mut self.apart);
-                let done = apart.run(user, || self.try_lift_apart(pid, start));
-                self.apart = apart;
-                done
-            }
-        };
+        let done = self.work_on(pid, |live| live.try_lift(pid, start));
         let spent = own_cpu_time().saturating_sub(before) + done.cpu;
         self.lifting += spent;
         self.is_heard &= done.is_heard;
@@ -320,10 +312,16 @@ impl LiveLift {
         Done { result, cpu: Duration::ZERO, is_heard: self.is_heard }
     }
 
-    /// The same in a child, whose CPU time it counts.
-    fn try_lift_apart(&mut self, pid: u32, start: u64) -> Done {
-        let done = self.try_lift(pid, start);
-        Done { cpu: own_cpu_time(), ..done }
+    /// Does work on a process, in a child whose CPU time it counts if the process is another user's ([`other_user`]).
+    fn work_on(&mut self, pid: u32, work: impl FnOnce(&mut LiveLift) -> Done) -> Done {
+        let Some(user) = other_user(pid) else { return work(self) };
+        let mut apart = std::mem::take(&mut self.apart);
+        let done = apart.run(user, || {
+            let done = work(self);
+            Done { cpu: own_cpu_time(), ..done }
+        });
+        self.apart = apart;
+        done
     }
 
     /// Collapses anonymous memory of the processes whose turn it is.
