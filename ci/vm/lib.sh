@@ -20,6 +20,9 @@ machines=(
   arm64-bti-mte
 )
 
+# The machines whose kernel changes with time: those of `make test-long` alone.
+changing=(x86_64-newest)
+
 fail() { # ends with 125, the status of failures of these scripts themselves
   echo "${0##*/}: $*" >&2
   exit 125
@@ -63,6 +66,11 @@ machine() {
       qemu=("${x86[@]}")
       suites=(dist files moved prime shared symbols)
       ;;
+    x86_64-newest) # what ci/vm/newest gets
+      kernel=x86_64-newest disks='xfs ext4 btrfs'
+      qemu=("${x86[@]}")
+      suites=(backings fallbacks files live moved parts prime shared symbols)
+      ;;
     x86_64-damon) # perf_event_open(2) patches the scheduler, and QEMU's other CPU may run the old code: one CPU is safe
       kernel=x86_64-6.12 append='maxcpus=1'
       qemu=("${x86[@]}")
@@ -79,6 +87,6 @@ machine() {
       qemu=("${x86[@]}")
       suites=(giant)
       ;;
-    *) fail "there is no machine '$1'; the machines are ${machines[*]}" ;;
+    *) fail "there is no machine '$1'; the machines are ${machines[*]} ${changing[*]}" ;;
   esac
 }

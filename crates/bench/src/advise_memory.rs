@@ -16,19 +16,9 @@ use crate::options::Options;
 use anyhow::{Context as _, Result, bail, ensure};
 use hugelift_core::heat::extent::DataVerdict;
 use hugelift_measure::interrupt;
-use hugelift_measure::stats::Estimate;
-use said::{Said, word};
+use said::{Row, word};
 use tempfile::TempDir;
 use workloads::WORKLOADS;
-
-/// What was said of a program, and what was measured.
-struct Row {
-    said: Said,
-    /// Bytes that were huge in addition while they were to be.
-    huge: u64,
-    /// CPU time of the same work, huge to small; `None` if nothing could be made huge.
-    ratio: Option<Estimate>,
-}
 
 /// Prints a line for each program, and how often the verdicts were right.
 ///

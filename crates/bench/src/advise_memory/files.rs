@@ -2,8 +2,7 @@
 //! Data files through a mapping: a reader is asked about while it reads the copy in small pages, then compared with the primed
 //! copy by pairs of runs.
 
-use super::Row;
-use super::said::Said;
+use super::said::{Row, Said};
 use crate::data::files::Files;
 use crate::data::readers::Make;
 use crate::data::{mapped, same_sums};

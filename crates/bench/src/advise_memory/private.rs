@@ -2,8 +2,7 @@
 //! Heap and anonymous memory: a program that runs on is asked about, then compared with itself, this memory on huge pages and on
 //! small ones in periods of 50 ms.
 
-use super::Row;
-use super::said::Said;
+use super::said::{Row, Said};
 use super::workloads::Running;
 use crate::options::Options;
 use crate::programs::hugelift;

@@ -1,15 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What advise says of the data of a process.
+//! What advise says of the data of a process, and the row of the table that it is in.
 
 use crate::programs::hugelift;
 use anyhow::{Context as _, Result, ensure};
 use hugelift_core::heat::extent::{DataVerdict, Extent, Extents};
+use hugelift_measure::stats::Estimate;
 use serde_json::Value;
 use std::process::Command;
 
 /// What the TLBs for data are taken to hold where the CPU does not say it: 2048 pages of 4 kB, as in the second level of
 /// Intel's cores since Sunny Cove.
 pub const TRIED: u64 = 2048 << 12;
+
+/// What was said of a program, and what was measured.
+pub struct Row {
+    /// What was said.
+    pub said: Said,
+    /// Bytes that were huge in addition while they were to be.
+    pub huge: u64,
+    /// CPU time of the same work, huge to small; `None` if nothing could be made huge.
+    pub ratio: Option<Estimate>,
+}
 
 /// What was said.
 pub struct Said {

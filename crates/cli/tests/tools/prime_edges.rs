@@ -83,7 +83,7 @@ fn issue_32_5_users_that_see_no_folios_are_told_nothing() {
     need_root!();
     let file = small();
     let user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
-    let out = Cmd::new([HUGELIFT, "prime", "--json", name(&file)]).under(&user).bare();
+    let out = Cmd::new([HUGELIFT, "prime", "--json", name(&file)]).under(user).bare();
     let report: Value = serde_json::from_str(&out.stdout).unwrap_or_else(|e| panic!("{e}: {out:?}"));
     assert_eq!(report["files"][0]["edges"], Value::Null);
 }

@@ -6,7 +6,7 @@ use super::probes::{LARGEST, checked, in_child, new_file};
 use crate::facts::{Alone, Tried};
 use hugelift_core::addr::{Addr, PageSize, Range, human_bytes};
 use hugelift_core::folios::Folios;
-use hugelift_core::printable::Escape;
+use hugelift_core::printable::{Escape, text_to_parse};
 use hugelift_linux::machine::sysfs;
 use hugelift_linux::machine::thp_switch::Allowance;
 use hugelift_linux::proc::folios::Reader;
@@ -156,7 +156,7 @@ fn said(command: &mut Command) -> Result<String, String> {
     let name = PathBuf::from(command.get_program());
     let out = command.stdin(Stdio::null()).output().map_err(|e| format!("{}: {e}", name.escaped()))?;
     match out.status.success() {
-        true => Ok(String::from_utf8_lossy(&out.stdout).into_owned()),
+        true => Ok(text_to_parse(&out.stdout).into_owned()),
         false => Err(format!("{}: {}", name.escaped(), out.status)),
     }
 }

@@ -5,8 +5,9 @@
 //! Which folios a file has is visible to root alone. For others nothing is done: what is in memory already would be read again
 //! each time.
 
+use super::data::DataFile;
 use super::view::{Advice, View};
-use super::{DataFile, cache, holders};
+use super::{cache, holders};
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::folios::Folios;
 use hugelift_core::prime::{Edge, Edges, LARGE, candidates, edges, stretches};
@@ -22,7 +23,7 @@ use std::io;
 pub fn prime_edges(file: &ElfFile, page: PageSize, changes: bool) -> Option<Edges> {
     let len = file.file().metadata().ok()?.len();
     let found = edges(&candidates(&file.headers, 0, len, machine::base_page(), page), page);
-    let changes = changes && super::written(file.file()).is_none();
+    let changes = changes && holders::written(file.file()).is_none();
     Job { file: file.file(), page, changes, only_in_memory: false }.run(&found)
 }
 

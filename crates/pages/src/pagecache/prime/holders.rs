@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The processes that map a file or have it open, found in /proc as far as the caller may read it.
 
+use super::cache;
 use hugelift_core::addr::PageSize;
 use hugelift_core::maps::FileId;
-use hugelift_core::prime::Holder;
+use hugelift_core::prime::{Holder, Obstacle};
 use hugelift_linux::io::open::{self, ACCESS};
 use hugelift_linux::io::read::read_whole;
 use hugelift_linux::proc::procfs::Process;
@@ -53,8 +54,19 @@ pub fn mappers(id: FileId, offsets: &[u64], page: PageSize) -> Vec<Vec<Holder>> 
     found
 }
 
+/// Returns the processes that have the file open for writing, if there are any: such a file is left alone.
+pub fn written(file: &File) -> Option<Obstacle> {
+    let seen = || writers(file);
+    match cache::open_for_writing(file) {
+        Some(true) => Some(Obstacle::BeingWritten(seen())),
+        Some(false) => None,
+        // The kernel grants no leases here: only the processes that can be seen count.
+        None => Some(seen()).filter(|w| !w.is_empty()).map(Obstacle::BeingWritten),
+    }
+}
+
 /// Returns the processes that have the file open for writing.
-pub fn writers(file: &File) -> Vec<Holder> {
+fn writers(file: &File) -> Vec<Holder> {
     let Ok(meta) = file.metadata() else { return Vec::new() };
     // The file of another user's descriptor may be on a file system that does not answer.
     let id = open::id(&meta);

@@ -29,6 +29,7 @@ pub(crate) use cache::open_for_writing;
 pub use cache::{file_system, may_look};
 pub use data::DataFile;
 pub use edges::{prime_data_edges, prime_edges};
+pub use holders::written;
 pub use locked::Locked;
 
 use hugelift_core::addr::PageSize;
@@ -102,17 +103,6 @@ pub fn check_data(file: &DataFile, page: PageSize) -> FileReport {
 pub fn blocked_data(file: &DataFile, obstacle: &Obstacle) -> FileReport {
     let job = Job::of_data(file, PageSize::MB2);
     Job { refusal: Some(obstacle.clone()), ..job }.run(Job::check_batch)
-}
-
-/// Returns the processes that have the file open for writing, if there are any: such a file is left alone.
-pub fn written(file: &File) -> Option<Obstacle> {
-    let writers = || holders::writers(file);
-    match cache::open_for_writing(file) {
-        Some(true) => Some(Obstacle::BeingWritten(writers())),
-        Some(false) => None,
-        // The kernel grants no leases here: only the processes that can be seen count.
-        None => Some(writers()).filter(|w| !w.is_empty()).map(Obstacle::BeingWritten),
-    }
 }
 
 /// What distinguishes two states of a file: length, modification and change time.
