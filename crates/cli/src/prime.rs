@@ -156,7 +156,8 @@ pub fn run(args: &PrimeArgs) -> Result<Exit, Failure> {
                 true => check_data(&file, *page),
                 false => prime_data(&file, *page, &mut budget),
             };
-            FileReport { edges: prime_data_edges(&file, *page, !args.check), ..report }
+            let edges = prime_data_edges(&file, *page, (!args.check).then_some(&mut budget));
+            FileReport { edges, ..report }
         }
         (Item::Object(file, _), Err(obstacle)) => blocked(&file, obstacle),
         (Item::Object(file, _), Ok(page)) if args.check => {

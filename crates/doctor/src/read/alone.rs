@@ -12,6 +12,7 @@ use hugelift_linux::machine::thp_switch::Allowance;
 use hugelift_linux::proc::folios::Reader;
 use hugelift_linux::proc::pagemap;
 use hugelift_linux::proc::procfs::Process;
+use hugelift_pages::pagecache::prime::file_system;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -41,7 +42,13 @@ pub fn try_all(folder: &Path) -> Alone {
     };
     Alone {
         aligned_files: with_file(aligned),
-        code: with_file(code),
+        code: match file.as_ref().map(file_system).as_deref() {
+            Ok(name @ ("tmpfs" | "ramfs")) => Tried::unknown(format!(
+                "{} is a {name}, which has its files in memory; --dir DIR tries another folder",
+                folder.escaped()
+            )),
+            _ => with_file(code),
+        },
         memory: in_child(|| memory(huge)),
         ..switches()
     }
@@ -120,11 +127,7 @@ fn memory(huge: usize) -> io::Result<Tried> {
     unsafe { start.add(first - start.addr()).write_volatile(1) };
     let range = Range::sized(Addr(first as u64), huge as u64).ok_or(io::ErrorKind::InvalidData)?;
     let found = pagemap::huge_bytes_at_least(Process::OWN.pid().cast_signed(), range)?;
-    Ok(if found >= range.len() {
-        Tried::yes()
-    } else {
-        Tried::no("only memory that asks for them (madvise)")
-    })
+    Ok(if found >= range.len() { Tried::yes() } else { Tried::no("the first touch gave a small page") })
 }
 
 /// Asks the C library's loader for its tunables.

@@ -18,61 +18,97 @@ use std::fs::File;
 use std::io;
 
 /// Returns how large the folios of an ELF file's edges are, after it has read them in anew where they are small. It `changes`
-/// nothing if that is false. Returns `None` if there are none, if the sizes of folios cannot be read, or if a process has the
-/// file open for writing.
+/// nothing if that is false. Returns `None` if there are none, or if the sizes of their folios cannot be read. A file that a
+/// process has open for writing is not changed.
 pub fn prime_edges(file: &ElfFile, page: PageSize, changes: bool) -> Option<Edges> {
     let len = file.file().metadata().ok()?.len();
     let found = edges(&candidates(&file.headers, 0, len, machine::base_page(), page), page);
     let changes = changes && holders::written(file.file()).is_none();
-    Job { file: file.file(), page, changes, only_in_memory: false }.run(&found)
+    let mut most = if changes { u64::MAX } else { 0 };
+    Job { file: file.file(), page }.run(&found, &mut most)
 }
 
-/// Does the same for a data file. What is not in memory is left there.
-pub fn prime_data_edges(file: &DataFile, page: PageSize, changes: bool) -> Option<Edges> {
+/// Does the same for a data file. What of it is read into memory is subtracted from `budget`, in bytes; nothing is changed if
+/// there is none.
+pub fn prime_data_edges(file: &DataFile, page: PageSize, budget: Option<&mut u64>) -> Option<Edges> {
     let found = edges(&stretches(&file.stretches(), file.len, page), page);
-    Job { file: file.file(), page, changes, only_in_memory: true }.run(&found)
+    Job { file: file.file(), page }.run(&found, budget.unwrap_or(&mut 0))
 }
 
 struct Job<'a> {
     file: &'a File,
     page: PageSize,
-    changes: bool,
-    only_in_memory: bool,
 }
 
 /// What is known of the edges of one huge page.
-#[derive(Clone, Copy)]
 struct Found {
+    page: u64,
     bytes: u64,
     in_memory: u64,
     large: u64,
 }
 
+impl Found {
+    /// Returns whether a folio of [`LARGE`] bytes or more is missing. The end of a file may have smaller ones.
+    fn lacks(&self) -> bool {
+        self.bytes - self.large >= LARGE
+    }
+}
+
 impl Job<'_> {
-    fn run(&self, edges: &[Edge]) -> Option<Edges> {
+    /// Reads the edges, of which it may bring `most` bytes into memory.
+    fn run(&self, edges: &[Edge], most: &mut u64) -> Option<Edges> {
         if edges.is_empty() {
             return None;
         }
         let mut reader = Reader::open(std::process::id()).ok()?;
-        let mut sum = Edges::default();
-        let mut changes = self.changes;
-        for edges in edges.chunk_by(|a, b| a.page == b.page) {
-            let mut found = self.read(edges, &mut reader).ok()?;
-            let is_wanted = found.in_memory > 0 || !self.only_in_memory;
-            if changes && is_wanted && found.bytes - found.large >= LARGE && self.read_anew(edges[0].page) {
-                found = self.read(edges, &mut reader).ok()?;
-                // A file system without large folios has none for the other edges either.
-                changes = found.large > 0 || found.in_memory < found.bytes;
-            }
-            sum.bytes += found.bytes;
-            sum.large_bytes += found.large;
+        let pages: Vec<&[Edge]> = edges.chunk_by(|a, b| a.page == b.page).collect();
+        let read = |edges: &&[Edge]| self.read(edges, &mut reader).ok();
+        let mut all: Vec<Found> = pages.iter().map(read).collect::<Option<_>>()?;
+        // What was not read in its time would count as small.
+        if !reader.is_whole() {
+            return None;
         }
-        Some(sum)
+        for i in self.changeable(&all) {
+            let missing = all[i].bytes - all[i].in_memory;
+            if missing > *most || !self.has_memory() {
+                continue;
+            }
+            *most -= missing;
+            self.read_anew(all[i].page);
+            let found = self.read(pages[i], &mut reader).ok()?;
+            // A file system without large folios has none for the others either.
+            let is_vain = found.large == 0;
+            all[i] = found;
+            if is_vain || !reader.is_whole() {
+                break;
+            }
+        }
+        let sum = |of: fn(&Found) -> u64| all.iter().map(of).sum();
+        Some(Edges { bytes: sum(|found| found.bytes), large_bytes: sum(|found| found.large) })
     }
 
-    /// Reads of which size the folios of these edges are. It reads nothing from the file.
+    /// Returns which edges have small folios and lie in huge pages of the file that no process maps: what is mapped would stay,
+    /// and leave no room for a large folio.
+    fn changeable(&self, all: &[Found]) -> Vec<usize> {
+        let lacking: Vec<usize> = (0..all.len()).filter(|&i| all[i].lacks()).collect();
+        let Some(first) = lacking.first() else { return lacking };
+        let view = View::new(self.file, &[all[*first].page], self.page, Advice::Random);
+        let id = view.ok().and_then(|view| view.huge().ok()?.1);
+        let offsets: Vec<u64> = lacking.iter().map(|&i| all[i].page).collect();
+        let Some(id) = id else { return Vec::new() };
+        let users = holders::mappers(id, &offsets, self.page);
+        lacking.into_iter().zip(users).filter(|(_, users)| users.is_empty()).map(|(i, _)| i).collect()
+    }
+
+    fn has_memory(&self) -> bool {
+        machine::memory_left_here() > self.page.bytes()
+    }
+
+    /// Reads of which size the folios of the edges of one huge page are. It reads nothing from the file.
     fn read(&self, edges: &[Edge], reader: &mut Reader) -> io::Result<Found> {
-        let view = View::new(self.file, &[edges[0].page], self.page, Advice::Random)?;
+        let page = edges.first().map_or(0, |edge| edge.page);
+        let view = View::new(self.file, &[page], self.page, Advice::Random)?;
         view.touch_present(0, machine::base_page())?;
         let mut folios = Folios::default();
         for edge in edges {
@@ -84,29 +120,16 @@ impl Job<'_> {
         let bytes = edges.iter().map(|edge| edge.bytes).sum();
         // Whole base pages are counted, which edges may begin and end within.
         let of = |least: u64| folios.bytes.range(least..).map(|(_, n)| n).sum::<u64>().min(bytes);
-        Ok(Found { bytes, in_memory: of(0), large: of(LARGE) })
+        Ok(Found { page, bytes, in_memory: of(0), large: of(LARGE) })
     }
 
-    /// Drops the huge page at an offset, and reads it in again. Returns false if that could not help: a process maps a part of
-    /// it, which stays as it is.
-    fn read_anew(&self, offset: u64) -> bool {
-        let read = || -> io::Result<bool> {
-            let view = View::new(self.file, &[offset], self.page, Advice::Random)?;
-            let is_used = match view.huge() {
-                Ok((_, Some(id))) => !holders::mappers(id, &[offset], self.page)[0].is_empty(),
-                _ => true,
-            };
-            drop(view);
-            if is_used || machine::memory_left_here() < self.page.bytes() {
-                return Ok(false);
-            }
-            cache::sync(self.file);
-            cache::forget(self.file, offset, self.page);
-            let view = View::new(self.file, &[offset], self.page, Advice::Huge)?;
+    /// Drops the huge page at an offset, and reads it in again. What fails leaves it as it is, or not in memory.
+    fn read_anew(&self, offset: u64) {
+        cache::sync(self.file);
+        cache::forget(self.file, offset, self.page);
+        if let Ok(view) = View::new(self.file, &[offset], self.page, Advice::Huge) {
             // EFAULT: the file ends within the page.
             let _ = view.populate(0, self.page);
-            Ok(true)
-        };
-        read().unwrap_or(false)
+        }
     }
 }
