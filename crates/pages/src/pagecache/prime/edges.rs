@@ -24,15 +24,15 @@ pub fn prime_edges(file: &ElfFile, page: PageSize, changes: bool) -> Option<Edge
     let len = file.file().metadata().ok()?.len();
     let found = edges(&candidates(&file.headers, 0, len, machine::base_page(), page), page);
     let changes = changes && holders::written(file.file()).is_none();
-    let mut most = if changes { u64::MAX } else { 0 };
-    Job { file: file.file(), page }.run(&found, &mut most)
+    let mut unlimited = u64::MAX;
+    Job { file: file.file(), page }.run(&found, changes.then_some(&mut unlimited))
 }
 
 /// Does the same for a data file. What of it is read into memory is subtracted from `budget`, in bytes; nothing is changed if
 /// there is none.
 pub fn prime_data_edges(file: &DataFile, page: PageSize, budget: Option<&mut u64>) -> Option<Edges> {
     let found = edges(&stretches(&file.stretches(), file.len, page), page);
-    Job { file: file.file(), page }.run(&found, budget.unwrap_or(&mut 0))
+    Job { file: file.file(), page }.run(&found, budget)
 }
 
 struct Job<'a> {
@@ -56,8 +56,8 @@ impl Found {
 }
 
 impl Job<'_> {
-    /// Reads the edges, of which it may bring `most` bytes into memory.
-    fn run(&self, edges: &[Edge], most: &mut u64) -> Option<Edges> {
+    /// Reads the edges, of which it may bring so many bytes into memory; it changes nothing without a budget.
+    fn run(&self, edges: &[Edge], budget: Option<&mut u64>) -> Option<Edges> {
         if edges.is_empty() {
             return None;
         }
@@ -69,14 +69,29 @@ impl Job<'_> {
         if !reader.is_whole() {
             return None;
         }
-        for i in self.changeable(&all) {
+        if let Some(budget) = budget {
+            self.improve(&pages, &mut all, budget, &mut reader)?;
+        }
+        let sum = |of: fn(&Found) -> u64| all.iter().map(of).sum();
+        Some(Edges { bytes: sum(|found| found.bytes), large_bytes: sum(|found| found.large) })
+    }
+
+    /// Reads those edges anew that have small folios.
+    fn improve(
+        &self,
+        pages: &[&[Edge]],
+        all: &mut [Found],
+        budget: &mut u64,
+        reader: &mut Reader,
+    ) -> Option<()> {
+        for i in self.changeable(all) {
             let missing = all[i].bytes - all[i].in_memory;
-            if missing > *most || !self.has_memory() {
+            if missing > *budget || !self.has_memory() {
                 continue;
             }
-            *most -= missing;
+            *budget -= missing;
             self.read_anew(all[i].page);
-            let found = self.read(pages[i], &mut reader).ok()?;
+            let found = self.read(pages[i], reader).ok()?;
             // A file system without large folios has none for the others either.
             let is_vain = found.large == 0;
             all[i] = found;
@@ -84,8 +99,7 @@ impl Job<'_> {
                 break;
             }
         }
-        let sum = |of: fn(&Found) -> u64| all.iter().map(of).sum();
-        Some(Edges { bytes: sum(|found| found.bytes), large_bytes: sum(|found| found.large) })
+        Some(())
     }
 
     /// Returns which edges have small folios and lie in huge pages of the file that no process maps: what is mapped would stay,
