@@ -12,6 +12,9 @@ use std::ptr;
 /// Sizes that are tried in this order: a limit of the address space may not allow the first. Each is too
 /// small for a transparent huge page, which would have to be cleared.
 const SIZES: [usize; 2] = [1 << 20, 256 << 10];
+/// So much must be left beside the stack. Without it, a limit of the address space that just allows the stack would leave no
+/// memory for the smallest allocation, which ends the process.
+const ROOM: usize = 512 << 10;
 
 /// Calls `work` on a new stack, or on the current one if none can be mapped.
 pub fn on_new_stack<T>(work: impl FnOnce() -> T) -> T {
@@ -51,13 +54,18 @@ extern "C" fn run<T, F: FnOnce() -> T>(call: *mut libc::c_void) {
     call.result = call.work.take().map(|work| work());
 }
 
-/// Maps a stack of this size.
+/// Maps a stack of this size, if there is [`ROOM`] beside it.
 fn map(size: usize) -> Option<(*mut libc::c_void, usize)> {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK;
     // SAFETY: mmap(2) at an address of the kernel's choice touches nothing of ours.
-    let stack = unsafe { libc::mmap(ptr::null_mut(), size, prot, flags, -1, 0) };
-    (stack != libc::MAP_FAILED).then_some((stack, size))
+    let stack = unsafe { libc::mmap(ptr::null_mut(), size + ROOM, prot, flags, -1, 0) };
+    if stack == libc::MAP_FAILED {
+        return None;
+    }
+    // SAFETY: munmap(2) of the end of the new mapping, which nothing uses.
+    unsafe { libc::munmap(stack.byte_add(size), ROOM) };
+    Some((stack, size))
 }
 
 #[cfg(test)]
