@@ -325,9 +325,16 @@ impl Process {
         name: &str,
         parse: impl Fn(&[u8]) -> Result<Vec<T>, MapsError>,
     ) -> Result<Vec<T>, ProcError> {
-        let all = parse_unchanged(&self.path(name), parse)
-            .map_err(|error| self.explain(self.path(name), &error))?
-            .map_err(|source| ProcError::Format { path: self.path(name).into(), source })?;
+        let read = || -> Result<Vec<T>, ProcError> {
+            parse_unchanged(&self.path(name), &parse)
+                .map_err(|error| self.explain(self.path(name), &error))?
+                .map_err(|source| ProcError::Format { path: self.path(name).into(), source })
+        };
+        let mut all = read()?;
+        if all.is_empty() {
+            // The file was opened before an execve(2), which has replaced the memory that it shows.
+            all = read()?;
+        }
         if all.is_empty() {
             return Err(ProcError::NoMemory { pid: self.pid() });
         }
