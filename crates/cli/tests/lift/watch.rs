@@ -309,14 +309,15 @@ fn of_another_user() {
     assert_huge(&run, "program", 1);
 }
 
-/// What the program's allocator maps after the start is collapsed while it runs.
+/// What the program's allocator maps after the start is collapsed while it runs. That may take a fiftieth of its CPU time, and in a
+/// guest 20 to 50 ms for each huge page were seen.
 #[test]
 fn anonymous_memory_that_is_mapped_later() {
     need_root!();
     need!("python3");
-    let text = "import time\nd = bytearray(64 << 20)\nd[::4096] = b'x' * (len(d) // 4096)\nend = time.time() + 60\n\
+    let text = "import time\nd = bytearray(32 << 20)\nd[::4096] = b'x' * (len(d) // 4096)\nend = time.time() + 130\n\
         huge = lambda: sum(int(l.split()[1]) for l in open('/proc/self/smaps') if l.startswith('AnonHuge'))\n\
-        while huge() < 60000 and time.time() < end: sum(d[0:1 << 22])\nprint(huge() >= 60000, sum(d[::4096]) >> 14)";
+        while huge() < 28000 and time.time() < end: sum(d[0:1 << 22])\nprint(huge() >= 28000, sum(d[::4096]) >> 13)";
     for eager in [&[][..], &["--eager"]] {
         let options = [&["-v", "--parts", "text,anon"], eager].concat();
         let run = Place::new().run(&options, ["python3", "-c", text]);
