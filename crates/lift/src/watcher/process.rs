@@ -109,8 +109,8 @@ impl Program {
     pub(crate) fn may_collapse(&self) -> Result<(), NoCollapse> {
         match self.advise(None, MADV_COLLAPSE) {
             Ok(_) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(NoCollapse::Denied(error)),
             Err(error) => Err(match error.raw_os_error() {
-                Some(libc::EPERM | libc::EACCES) => NoCollapse::Denied(error),
                 Some(libc::ESRCH) => NoCollapse::Gone,
                 _ => NoCollapse::Unknown(error),
             }),
@@ -120,13 +120,20 @@ impl Program {
     /// Makes an madvise(2) of `range` in the program ([`process_madvise`]).
     ///
     /// # Errors
-    /// process_madvise(2). EPERM also if its first thread has ended and others run: the kernel finds a process by its first
-    /// thread alone, so that one of these has to be borrowed.
+    /// process_madvise(2). Permission is denied also if its first thread has ended and others run: the kernel finds a process by
+    /// its first thread alone, so that one of these has to be borrowed.
     pub(crate) fn advise(&self, range: Option<Range>, advice: i32) -> io::Result<u64> {
         process_madvise(&self.process, range, advice).map_err(|error| match error.raw_os_error() {
-            Some(libc::ESRCH) if is_later_thread(self.pid) => io::Error::from_raw_os_error(libc::EPERM),
+            Some(libc::ESRCH) if self.has_lost_its_first_thread() => io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                "its first thread has ended, and the kernel finds a process by that one alone",
+            ),
             _ => error,
         })
+    }
+
+    fn has_lost_its_first_thread(&self) -> bool {
+        is_later_thread(self.pid) || Process::new(self.pid).with_memory().pid() != self.pid
     }
 }
 

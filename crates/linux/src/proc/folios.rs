@@ -39,11 +39,11 @@ impl Reader {
     /// Opens what is read of a process.
     ///
     /// # Errors
-    /// EACCES without root; the process has ended; the kernel has no such file.
+    /// EACCES without root, or as root of a container; the process has ended; the kernel has no such file.
     pub fn open(pid: u32) -> io::Result<Reader> {
         let base = base_page();
         let huge = thp_page().ok_or(io::ErrorKind::Unsupported)?;
-        if !nix::unistd::geteuid().is_root() {
+        if !nix::unistd::geteuid().is_root() || !shows_frames(base)? {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         Ok(Reader {
@@ -112,6 +112,16 @@ impl Reader {
         });
         found.get((frame - first) as usize).copied().unwrap_or(0)
     }
+}
+
+/// Returns whether the pagemap shows frames: without CAP_SYS_ADMIN, as root in a container, all of them are 0.
+fn shows_frames(base: PageSize) -> io::Result<bool> {
+    const FRAME: u64 = (1 << 55) - 1;
+    let here = 0u8;
+    let start = Addr((&raw const here).addr() as u64).align_down(base);
+    let range = Range::sized(start, base.bytes()).ok_or(io::ErrorKind::InvalidData)?;
+    let entries = pagemap::entries(&pagemap::open(std::process::id().cast_signed())?, range)?;
+    Ok(entries.iter().any(|entry| entry & FRAME != 0))
 }
 
 /// Returns how many base pages that lie side by side this CPU can hold in one TLB entry, if that is known: four on AMD since Zen

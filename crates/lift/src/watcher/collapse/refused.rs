@@ -23,7 +23,7 @@ pub enum Refused {
     Denied {
         /// The process.
         pid: u32,
-        /// EPERM or EACCES.
+        /// EPERM or EACCES; none of these if the first thread of the process has ended.
         error: io::Error,
     },
     /// The kernel does not collapse pages of another process.
@@ -52,6 +52,9 @@ impl fmt::Display for Help<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.raw_os_error() == Some(libc::EACCES) {
             return f.write_str("run hugelift as the user of that process or as root (sudo)");
+        }
+        if self.0.raw_os_error().is_none() {
+            return f.write_str("hugelift attach borrows another thread of it");
         }
         f.write_str("it takes CAP_SYS_NICE: ")?;
         if nix::unistd::geteuid().is_root() {
