@@ -11,15 +11,14 @@ use crate::output;
 use crate::process_id;
 use clap::Args;
 use hugelift_core::addr::PageSize;
-use hugelift_core::prime::{FileReport, PrimeReport, Replaced, text};
+use hugelift_core::prime::{FileReport, Obstacle, PrimeReport, Replaced, text};
 use hugelift_core::printable::Escape;
 use hugelift_core::quantity;
 use hugelift_linux::elf::elf_file::ElfFile;
 use hugelift_linux::io::console::{self, say};
 use hugelift_linux::machine::memory_left_here;
 use hugelift_pages::pagecache::prime::{
-    blocked, blocked_data, check, check_data, huge_page, prime as prime_file, prime_data, prime_data_edges,
-    prime_edges,
+    Primer, blocked, blocked_data, check, check_data, huge_page, prime as prime_file, prime_data,
 };
 use hugelift_relink::replace::{Left, ReplaceError, Replaced as Copied, clean, replace, restore};
 use hugelift_relink::separate::Options;
@@ -148,6 +147,7 @@ pub fn run(args: &PrimeArgs) -> Result<Exit, Failure> {
         return plan(wanted, page.map_err(|obstacle| obstacle.to_string())?, args.json);
     }
     let mut budget = args.budget.unwrap_or_else(|| memory_left_here() / 2);
+    let mut edges = Primer::default();
     let mut treat = |item: Item| match (item, &page) {
         (Item::Unreadable(report), _) => report,
         (Item::Data(file), Err(obstacle)) => blocked_data(&file, obstacle),
@@ -156,19 +156,19 @@ pub fn run(args: &PrimeArgs) -> Result<Exit, Failure> {
                 true => check_data(&file, *page),
                 false => prime_data(&file, *page, &mut budget),
             };
-            let edges = prime_data_edges(&file, *page, (!args.check).then_some(&mut budget));
-            FileReport { edges, ..report }
+            let may = !args.check && may_improve(&report);
+            FileReport { edges: edges.prime_data(&file, *page, may.then_some(&mut budget)), ..report }
         }
         (Item::Object(file, _), Err(obstacle)) => blocked(&file, obstacle),
         (Item::Object(file, _), Ok(page)) if args.check => {
-            FileReport { edges: prime_edges(&file, *page, false), ..check(&file, *page) }
+            FileReport { edges: edges.prime(&file, *page, false), ..check(&file, *page) }
         }
         (Item::Object(file, foreign), Ok(page)) => {
-            let report = primed(&file, *page);
+            let report = primed(&file, *page, &mut edges);
             match foreign {
                 _ if !(args.replace && (args.separate || report.gains_by_copy())) => report,
                 Some(why) => report.not_replaced(why),
-                None => replaced(&file, report, *page, args),
+                None => replaced(&file, report, *page, args, &mut edges),
             }
         }
     };
@@ -197,14 +197,31 @@ fn plan(wanted: Wanted, page: PageSize, json: bool) -> Result<Exit, Failure> {
 }
 
 /// Primes the whole huge pages of a file, then its edges.
-fn primed(file: &ElfFile, page: PageSize) -> FileReport {
+fn primed(file: &ElfFile, page: PageSize, edges: &mut Primer) -> FileReport {
     let report = prime_file(file, page);
-    FileReport { edges: prime_edges(file, page, true), ..report }
+    FileReport { edges: edges.prime(file, page, may_improve(&report)), ..report }
+}
+
+/// Returns whether the edges of a file may get large folios, after its whole huge pages were primed.
+fn may_improve(report: &FileReport) -> bool {
+    let forbids = |obstacle: &Obstacle| {
+        matches!(
+            obstacle,
+            Obstacle::NoLargeFolios(_) | Obstacle::MemoryShort { .. } | Obstacle::OverBudget { .. }
+        )
+    };
+    !report.obstacles().iter().any(|(_, blocked)| forbids(&blocked.obstacle))
 }
 
 /// Replaces the file by a copy, and returns the report on the copy; if that fails, `report` with the
 /// reason.
-fn replaced(file: &ElfFile, report: FileReport, page: PageSize, args: &PrimeArgs) -> FileReport {
+fn replaced(
+    file: &ElfFile,
+    report: FileReport,
+    page: PageSize,
+    args: &PrimeArgs,
+    edges: &mut Primer,
+) -> FileReport {
     let attempt = args.attempt.as_deref();
     let done = replace(file, page, args.separate.then(|| Options::usual(page)), attempt);
     let inseparable = match &done {
@@ -212,10 +229,10 @@ fn replaced(file: &ElfFile, report: FileReport, page: PageSize, args: &PrimeArgs
         _ => None,
     };
     match inseparable {
-        None => replacement(file, report, page, done),
+        None => replacement(file, report, page, done, edges),
         Some((why, gains_nothing)) if report.gains_by_copy() => {
             let done = replace(file, page, None, attempt);
-            replacement(file, report, page, done).not_separated(why, gains_nothing)
+            replacement(file, report, page, done, edges).not_separated(why, gains_nothing)
         }
         // It is huge as far as it can be.
         Some((why, gains_nothing)) => report.not_separated(why, gains_nothing),
@@ -228,6 +245,7 @@ fn replacement(
     report: FileReport,
     page: PageSize,
     done: Result<Copied, ReplaceError>,
+    edges: &mut Primer,
 ) -> FileReport {
     let done = match done {
         Ok(done) => done,
@@ -238,7 +256,7 @@ fn replacement(
     }
     let replaced = Replaced { original: done.original.into(), aslr_bits_lost: done.aslr_bits_lost };
     let report = match ElfFile::open(&done.path) {
-        Ok(copy) => primed(&copy, page),
+        Ok(copy) => primed(&copy, page, edges),
         Err(error) => FileReport::failed((&file.path).into(), error.to_string()),
     };
     FileReport { replaced: Some(replaced), ..report }

@@ -10,7 +10,7 @@ use hugelift_core::maps::FileId;
 use hugelift_core::prime::{FileReport, Obstacle};
 use hugelift_core::printable::Escape;
 use hugelift_linux::elf::elf_file::ElfFile;
-use hugelift_pages::pagecache::prime::{Locked, Stamp, blocked, check, huge_page, prime, prime_edges, stamp};
+use hugelift_pages::pagecache::prime::{Locked, Primer, Stamp, blocked, check, huge_page, prime, stamp};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,6 +26,7 @@ pub struct Keeper {
     missing: Vec<String>,
     lock_error: Option<String>,
     may_lock: Arc<AtomicBool>,
+    edges: Primer,
 }
 
 /// One file.
@@ -50,6 +51,7 @@ impl Keeper {
             missing: Vec::new(),
             lock_error: None,
             may_lock,
+            edges: Primer::default(),
         }
     }
 
@@ -113,11 +115,11 @@ impl Keeper {
             }
             Some(kept) => {
                 kept.unlock();
-                kept.report = primed(file, page);
+                kept.report = primed(file, page, &mut self.edges);
                 kept.stamp = now;
             }
             None => {
-                self.files.insert(file.id, Kept::new(primed(file, page), now));
+                self.files.insert(file.id, Kept::new(primed(file, page, &mut self.edges), now));
             }
         }
     }
@@ -210,9 +212,9 @@ fn lock_error(path: &std::path::Path, error: &std::io::Error) -> String {
 }
 
 /// Primes a file that is new or has changed, its edges included.
-fn primed(file: &ElfFile, page: PageSize) -> FileReport {
+fn primed(file: &ElfFile, page: PageSize, edges: &mut Primer) -> FileReport {
     let report = prime(file, page);
-    FileReport { edges: prime_edges(file, page, true), ..report }
+    FileReport { edges: edges.prime(file, page, true), ..report }
 }
 
 impl Kept {

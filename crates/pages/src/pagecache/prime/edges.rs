@@ -14,30 +14,69 @@ use hugelift_core::prime::{Edge, Edges, LARGE, candidates, edges, stretches};
 use hugelift_linux::elf::elf_file::ElfFile;
 use hugelift_linux::machine;
 use hugelift_linux::proc::folios::Reader;
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 
-/// Returns how large the folios of an ELF file's edges are, after it has read them in anew where they are small. It `changes`
-/// nothing if that is false. Returns `None` if there are none, or if the sizes of their folios cannot be read. A file that a
-/// process has open for writing is not changed.
-pub fn prime_edges(file: &ElfFile, page: PageSize, changes: bool) -> Option<Edges> {
-    let len = file.file().metadata().ok()?.len();
-    let found = edges(&candidates(&file.headers, 0, len, machine::base_page(), page), page);
-    let changes = changes && holders::written(file.file()).is_none();
-    let mut unlimited = u64::MAX;
-    Job { file: file.file(), page }.run(&found, changes.then_some(&mut unlimited))
+/// The huge pages for which it is done. Where base pages have 16 or 64 kB, the kernel would read 32 or 512 MB for an edge.
+const HUGE: PageSize = PageSize::MB2;
+
+/// Primes edges, and remembers where that is in vain.
+#[derive(Debug, Default)]
+pub struct Primer {
+    /// Devices whose file system has no large folios.
+    vain: BTreeSet<u64>,
 }
 
-/// Does the same for a data file. What of it is read into memory is subtracted from `budget`, in bytes; nothing is changed if
-/// there is none.
-pub fn prime_data_edges(file: &DataFile, page: PageSize, budget: Option<&mut u64>) -> Option<Edges> {
-    let found = edges(&stretches(&file.stretches(), file.len, page), page);
-    Job { file: file.file(), page }.run(&found, budget)
+impl Primer {
+    /// Returns how large the folios of an ELF file's edges are, after it has read them in anew where they are small. It `changes`
+    /// nothing if that is false. Returns `None` if there are none, or if the sizes of their folios cannot be read: by others than
+    /// root, in a container, in a file so large that it takes too long. A file that a process has open for writing is not changed.
+    pub fn prime(&mut self, file: &ElfFile, page: PageSize, changes: bool) -> Option<Edges> {
+        let len = file.file().metadata().ok()?.len();
+        let found = edges(&candidates(&file.headers, 0, len, machine::base_page(), page), page);
+        let mut unlimited = u64::MAX;
+        self.run(Job { file: file.file(), page, is_code: true }, &found, changes.then_some(&mut unlimited))
+    }
+
+    /// Does the same for a data file. What of it is read into memory is subtracted from `budget`, in bytes; nothing is changed if
+    /// there is none.
+    pub fn prime_data(&mut self, file: &DataFile, page: PageSize, budget: Option<&mut u64>) -> Option<Edges> {
+        let found = edges(&stretches(&file.stretches(), file.len, page), page);
+        self.run(Job { file: file.file(), page, is_code: false }, &found, budget)
+    }
+
+    /// Reads the edges, of which it may bring so many bytes into memory; it changes nothing without a budget.
+    fn run(&mut self, job: Job, edges: &[Edge], budget: Option<&mut u64>) -> Option<Edges> {
+        if edges.is_empty() || job.page != HUGE {
+            return None;
+        }
+        let mut reader = Reader::open(std::process::id()).ok()?;
+        let pages: Vec<&[Edge]> = edges.chunk_by(|a, b| a.page == b.page).collect();
+        let mut all = Vec::new();
+        for edges in &pages {
+            all.push(job.read(edges, &mut reader).ok()?);
+            // What was not read in its time would count as small.
+            if !reader.is_whole() {
+                return None;
+            }
+        }
+        let device = job.file.metadata().ok()?.dev();
+        if let Some(budget) = budget.filter(|_| !self.vain.contains(&device))
+            && job.improve(&pages, &mut all, budget)
+        {
+            self.vain.insert(device);
+        }
+        let sum = |of: fn(&Found) -> u64| all.iter().map(of).sum();
+        Some(Edges { bytes: sum(|found| found.bytes), large_bytes: sum(|found| found.large) })
+    }
 }
 
 struct Job<'a> {
     file: &'a File,
     page: PageSize,
+    is_code: bool,
 }
 
 /// What is known of the edges of one huge page.
@@ -56,67 +95,44 @@ impl Found {
 }
 
 impl Job<'_> {
-    /// Reads the edges, of which it may bring so many bytes into memory; it changes nothing without a budget.
-    fn run(&self, edges: &[Edge], budget: Option<&mut u64>) -> Option<Edges> {
-        if edges.is_empty() {
-            return None;
-        }
-        let mut reader = Reader::open(std::process::id()).ok()?;
-        let pages: Vec<&[Edge]> = edges.chunk_by(|a, b| a.page == b.page).collect();
-        let read = |edges: &&[Edge]| self.read(edges, &mut reader).ok();
-        let mut all: Vec<Found> = pages.iter().map(read).collect::<Option<_>>()?;
-        // What was not read in its time would count as small.
-        if !reader.is_whole() {
-            return None;
-        }
-        if let Some(budget) = budget {
-            self.improve(&pages, &mut all, budget, &mut reader)?;
-        }
-        let sum = |of: fn(&Found) -> u64| all.iter().map(of).sum();
-        Some(Edges { bytes: sum(|found| found.bytes), large_bytes: sum(|found| found.large) })
-    }
-
-    /// Reads those edges anew that have small folios.
-    fn improve(
-        &self,
-        pages: &[&[Edge]],
-        all: &mut [Found],
-        budget: &mut u64,
-        reader: &mut Reader,
-    ) -> Option<()> {
+    /// Reads those edges anew that have small folios. Returns whether that was in vain: the file system has no large folios.
+    fn improve(&self, pages: &[&[Edge]], all: &mut [Found], budget: &mut u64) -> bool {
         for i in self.changeable(all) {
             let missing = all[i].bytes - all[i].in_memory;
-            if missing > *budget || !self.has_memory() {
+            if missing > *budget || machine::memory_left_here() <= self.page.bytes() {
                 continue;
             }
             *budget -= missing;
             self.read_anew(all[i].page);
-            let found = self.read(pages[i], reader).ok()?;
-            // A file system without large folios has none for the others either.
-            let is_vain = found.large == 0;
+            // A reader of its own: what was read from the disk takes time too.
+            let found = Reader::open(std::process::id()).and_then(|mut reader| {
+                let found = self.read(pages[i], &mut reader)?;
+                if reader.is_whole() { Ok(found) } else { Err(io::ErrorKind::TimedOut.into()) }
+            });
+            let Ok(found) = found else { return false };
+            let is_vain = found.large == 0 && found.in_memory == found.bytes;
             all[i] = found;
-            if is_vain || !reader.is_whole() {
-                break;
+            if is_vain {
+                return true;
             }
         }
-        Some(())
+        false
     }
 
     /// Returns which edges have small folios and lie in huge pages of the file that no process maps: what is mapped would stay,
-    /// and leave no room for a large folio.
+    /// and leave no room for a large folio. A file of code that is open for writing has none.
     fn changeable(&self, all: &[Found]) -> Vec<usize> {
         let lacking: Vec<usize> = (0..all.len()).filter(|&i| all[i].lacks()).collect();
         let Some(first) = lacking.first() else { return lacking };
+        if self.is_code && holders::written(self.file).is_some() {
+            return Vec::new();
+        }
         let view = View::new(self.file, &[all[*first].page], self.page, Advice::Random);
         let id = view.ok().and_then(|view| view.huge().ok()?.1);
         let offsets: Vec<u64> = lacking.iter().map(|&i| all[i].page).collect();
         let Some(id) = id else { return Vec::new() };
         let users = holders::mappers(id, &offsets, self.page);
         lacking.into_iter().zip(users).filter(|(_, users)| users.is_empty()).map(|(i, _)| i).collect()
-    }
-
-    fn has_memory(&self) -> bool {
-        machine::memory_left_here() > self.page.bytes()
     }
 
     /// Reads of which size the folios of the edges of one huge page are. It reads nothing from the file.

@@ -28,7 +28,7 @@ mod view;
 pub(crate) use cache::open_for_writing;
 pub use cache::{file_system, may_look};
 pub use data::DataFile;
-pub use edges::{prime_data_edges, prime_edges};
+pub use edges::Primer;
 pub use holders::written;
 pub use locked::Locked;
 
