@@ -10,8 +10,9 @@ use std::os::unix::ffi::OsStrExt as _;
 
 /// Pages that the last TLB for data holds at least: 64 in the first Atoms, 128 in Silvermont, 512 and more in most others.
 const FEWEST: u64 = 64;
-/// Pages that it holds at most: the 4096 entries of Zen 5, if each holds four pages that lie side by side.
-const MOST: u64 = 4 * 4096;
+/// Pages that it holds at most: the 4096 entries of Zen 5, if each holds the four pages that lie side by side; on AArch64 as many, if
+/// each holds a contiguous block of sixteen.
+const MOST: u64 = if cfg!(target_arch = "aarch64") { 16 * 4096 } else { 4 * 4096 };
 
 /// The resident data of a process, by where it comes from.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize)]
@@ -234,9 +235,9 @@ Rss:                   4 kB
         assert_eq!(of(MB / 4, 4096).0, DataVerdict::Little);
         assert_eq!(of(MB / 4 + 4096, 4096).0, DataVerdict::CannotTell);
         assert_eq!(of(64 * MB, 4096).0, DataVerdict::CannotTell);
-        let (verdict, says) = of(240 * MB, 4096);
+        let (verdict, says) = of(1000 * MB, 4096);
         assert_eq!(verdict, DataVerdict::Perhaps);
-        assert!(says.starts_with("perhaps: 240 MB are on small pages. This CPU does not say"), "{says}");
+        assert!(says.starts_with("perhaps: 1000 MB are on small pages. This CPU does not say"), "{says}");
         assert!(of(MB / 4, 4096).1.starts_with("little to gain: 256 kB are on small pages"));
         // Pages of 64 kB: the same number of them.
         assert_eq!(of(240 * MB, 65536).0, DataVerdict::CannotTell);

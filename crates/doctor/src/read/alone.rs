@@ -14,12 +14,15 @@ use hugelift_linux::proc::pagemap;
 use hugelift_linux::proc::procfs::Process;
 use hugelift_pages::pagecache::prime::file_system;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read as _};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::ptr;
+use std::time::{Duration, Instant};
 
+/// How long a command may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// Huge pages of the file that is read.
 const PAGES: usize = 4;
 /// Where the C library's loader is, by architecture (the psABIs).
@@ -36,19 +39,20 @@ pub fn try_all(folder: &Path) -> Alone {
         return Alone { code: none(), aligned_files: none(), memory: none(), ..switches() };
     };
     let file = new_file(folder, huge * PAGES);
-    let with_file = |probe: fn(usize, &File) -> io::Result<Tried>| match &file {
-        Ok(file) => in_child(|| probe(huge, file)),
-        Err(error) => Tried::unknown(format!("cannot make a file in {}: {error}", folder.escaped())),
+    // A tmpfs has its files in memory, and aligns mappings by rules of its own.
+    let in_memory =
+        file.as_ref().map(file_system).ok().filter(|name| ["tmpfs", "ramfs"].contains(&name.as_str()));
+    let with_file = |probe: fn(usize, &File) -> io::Result<Tried>| match (&file, &in_memory) {
+        (_, Some(name)) => {
+            let folder = folder.escaped();
+            Tried::unknown(format!("{folder} is a {name}; hugelift doctor --dir DIR tries another folder"))
+        }
+        (Ok(file), None) => in_child(|| probe(huge, file)),
+        (Err(error), None) => Tried::unknown(format!("cannot make a file in {}: {error}", folder.escaped())),
     };
     Alone {
         aligned_files: with_file(aligned),
-        code: match file.as_ref().map(file_system).as_deref() {
-            Ok(name @ ("tmpfs" | "ramfs")) => Tried::unknown(format!(
-                "{} is a {name}, which has its files in memory; --dir DIR tries another folder",
-                folder.escaped()
-            )),
-            _ => with_file(code),
-        },
+        code: with_file(code),
         memory: in_child(|| memory(huge)),
         ..switches()
     }
@@ -59,7 +63,7 @@ fn switches() -> Alone {
     Alone {
         except_advised: in_child(|| {
             let is_known = Allowance::is_except_advised_known();
-            Ok(if is_known { Tried::yes() } else { Tried::no("EINVAL of prctl(2)") })
+            Ok(if is_known { Tried::yes() } else { Tried::no("prctl(2) refuses it") })
         }),
         loader: loader(),
         units: units(),
@@ -103,6 +107,14 @@ fn code(huge: usize, file: &File) -> io::Result<Tried> {
     // SAFETY: posix_fadvise(2) on an open descriptor; the file was written back before.
     unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
     let (start, len) = (map_code(huge, file)?, huge * PAGES);
+    let mut present = vec![0u8; len.div_ceil(4096)];
+    // SAFETY: mincore(2) writes one byte at most for each 4 kB of the mapping.
+    if unsafe { libc::mincore(start.cast(), len, present.as_mut_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if present.iter().any(|page| page & 1 != 0) {
+        return Ok(Tried::unknown("the file that was to be read anew stayed in memory"));
+    }
     for at in (0..len).step_by(4096) {
         // SAFETY: inside the mapping, which is readable.
         unsafe { start.add(at).read_volatile() };
@@ -142,25 +154,41 @@ fn loader() -> Tried {
     }
 }
 
-/// Asks the running systemd for a property of the unit of all services.
+/// Asks the running systemd for a property that services have, of one that each machine with systemd has.
 fn units() -> Tried {
     if !Path::new(SYSTEMD).exists() {
         return Tried::unknown("systemd does not run here");
     }
-    match said(Command::new("/usr/bin/systemctl").args(["show", "--property=MemoryTHP", "init.scope"])) {
+    let words = ["show", "--property=MemoryTHP", "systemd-journald.service"];
+    match said(Command::new("/usr/bin/systemctl").args(words)) {
         Ok(shown) if shown.starts_with("MemoryTHP=") => Tried::yes(),
         Ok(_) => Tried::no("this systemd has no such property"),
         Err(error) => Tried::unknown(error),
     }
 }
 
-/// Returns what a command prints.
+/// Returns what a command prints, which is less than a pipe holds (pipe(7)).
 fn said(command: &mut Command) -> Result<String, String> {
     let name = PathBuf::from(command.get_program());
-    let out = command.stdin(Stdio::null()).output().map_err(|e| format!("{}: {e}", name.escaped()))?;
-    match out.status.success() {
-        true => Ok(text_to_parse(&out.stdout).into_owned()),
-        false => Err(format!("{}: {}", name.escaped(), out.status)),
+    let failed = |error: io::Error| format!("{}: {error}", name.escaped());
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().map_err(failed)?;
+    let until = Instant::now() + PATIENCE;
+    let status = loop {
+        match child.try_wait().map_err(failed)? {
+            Some(status) => break status,
+            None if Instant::now() < until => std::thread::sleep(Duration::from_millis(5)),
+            None => {
+                let _ = child.kill().and_then(|()| child.wait());
+                return Err(format!("{} has not answered in {PATIENCE:?}", name.escaped()));
+            }
+        }
+    };
+    let mut bytes = Vec::new();
+    child.stdout.take().map_or(Ok(0), |mut out| out.read_to_end(&mut bytes)).map_err(failed)?;
+    match status.success() {
+        true => Ok(text_to_parse(&bytes).into_owned()),
+        false => Err(format!("{}: {status}", name.escaped())),
     }
 }
 

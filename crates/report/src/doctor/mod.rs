@@ -136,7 +136,9 @@ fn alone(facts: &Facts, style: Style) -> Option<String> {
         ("a unit can allow or forbid huge pages (systemd's MemoryTHP=)".into(), &alone.units),
     ];
     let mut out = "\nwithout hugelift this machine does by itself\n".to_string() + &table(&rows, style);
-    out += &wrapped("  so  ", left, style.width);
+    if let Some(left) = left {
+        out += &wrapped("  so  ", left, style.width);
+    }
     if let Some(setting) = setting {
         out += &wrapped("  set ", setting, style.width);
     }
