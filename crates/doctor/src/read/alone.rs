@@ -126,7 +126,8 @@ fn code(huge: usize, file: &File) -> io::Result<Tried> {
         let mut folios = Folios::default();
         Reader::open(std::process::id()).ok()?.add(range, &mut folios).ok()?;
         let (least, most) = (folios.bytes.keys().next()?, folios.bytes.keys().last()?);
-        Some(format!(", in folios of {} to {}", human_bytes(*least), human_bytes(*most)))
+        let up_to = if most > least { format!(" to {}", human_bytes(*most)) } else { String::new() };
+        Some(format!(", in folios of {}{up_to}", human_bytes(*least)))
     };
     let detail = found + &sizes().unwrap_or_default();
     Ok(Tried { works: Some(mapped >= range.len() / 2), detail: Some(detail) })
