@@ -142,6 +142,8 @@ fn issue_31_8_a_copy_that_was_written_to_keeps_its_bytes() {
     let live = &result["live"];
     assert_eq!((&live["found"], &live["left"]), (&"lifted".into(), &"lifted".into()));
     assert!(live["left_out_bytes"].as_u64() >= Some(2 << 20), "{live}");
+    let why = live["left_out_why"].as_str().unwrap_or_default();
+    assert!(why.contains("written"), "{live}");
     let mut bytes = [0; 8];
     memory.read_exact_at(&mut bytes, at).expect("read");
     assert_eq!(&bytes, b"written!");

@@ -26,6 +26,13 @@ pub struct Resized {
     pub took: Duration,
 }
 
+impl Resized {
+    /// Returns how many of `wanted` bytes stayed as they were. A mapping may reach beyond the copies that are known.
+    pub fn stays(&self, wanted: u64) -> u64 {
+        wanted.saturating_sub(self.mapped.iter().map(|range| range.len()).sum())
+    }
+}
+
 /// Maps each of these copies by the pages that are named with it. Copies on pages of the pool stay as they are, and so does a
 /// copy of a file of the store that was written to.
 ///

@@ -11,6 +11,20 @@ impl Victim {
         let mut command = Command::new("sh");
         Victim(command.args(["-c", script]).stdin(Stdio::null()).spawn().expect("sh"))
     }
+
+    /// Starts a process, and returns when it sleeps. Until then the shell, the loader and the kernel use CPU time.
+    fn asleep() -> Victim {
+        let victim = Victim::start("exec sleep 60");
+        let until = std::time::Instant::now() + Duration::from_secs(30);
+        loop {
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", victim.0.id())).expect("stat");
+            if stat.contains(" (sleep) S ") {
+                break victim;
+            }
+            assert!(std::time::Instant::now() < until, "it does not sleep: {stat}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
 }
 
 impl Drop for Victim {
@@ -48,18 +62,25 @@ fn issue_31_a_busy_process_has_its_code_in_use() {
 #[test]
 fn issue_31_enough_samples_end_it() {
     let _alone = crate::child::alone();
-    let (busy, other) = (Victim::start("while :; do :; done"), Victim::start("exec sleep 60"));
+    let (busy, others) = (Victim::start("while :; do :; done"), [Victim::asleep(), Victim::asleep()]);
     let signals = Signals::block().expect("signals");
     let until = Until { least: Duration::from_millis(50), enough: 30, most: Duration::from_secs(4) };
     let began = std::time::Instant::now();
-    let sampled = sample_all(&[busy.0.id(), 1 << 23, other.0.id()], until, &signals);
+    let [one, two] = [others[0].0.id(), others[1].0.id()];
+    let sampled = sample_all(&[busy.0.id(), 1 << 23, one, two], until, &signals);
+    let took = began.elapsed();
     assert!(!sampled.is_interrupted);
     match &sampled.heats[..] {
-        [Ok(busy), Err(Refusal::Proc(_)), Ok(other)] => {
-            assert!(busy.samples >= 30 && busy.milliseconds < other.milliseconds, "{sampled:?}");
-            assert!(other.samples == 0 && other.milliseconds >= 4000, "{sampled:?}");
-            // They were sampled at the same time.
-            assert!(began.elapsed() < Duration::from_millis(busy.milliseconds + other.milliseconds));
+        [Ok(busy), Err(Refusal::Proc(_)), Ok(one), Ok(two)] => {
+            assert!(busy.samples >= 30 && busy.milliseconds < one.milliseconds, "{sampled:?}");
+            for other in [one, two] {
+                assert!(other.samples == 0 && other.milliseconds >= 4000, "{sampled:?}");
+            }
+            // They were sampled at the same time: one after another takes 8 seconds.
+            assert!(
+                took < Duration::from_millis(one.milliseconds + two.milliseconds),
+                "{took:?}: {sampled:?}"
+            );
         }
         [Err(why @ Refusal::Perf(PerfError::Denied { .. } | PerfError::NoCall)), ..] => {
             println!("SKIP: {why}")
@@ -71,8 +92,7 @@ fn issue_31_enough_samples_end_it() {
 #[test]
 fn issue_31_a_process_that_sleeps_has_no_samples() {
     let _alone = crate::child::alone();
-    let asleep = Victim::start("exec sleep 20");
-    std::thread::sleep(Duration::from_millis(100));
+    let asleep = Victim::asleep();
     let Some(heat) = of(&asleep, 300) else { return };
     assert_eq!((heat.samples, heat.objects.len(), heat.ended), (0, 0, false));
     assert!((300..2000).contains(&heat.milliseconds), "{heat:?}");

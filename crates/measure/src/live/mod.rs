@@ -102,6 +102,8 @@ pub struct Live {
     pub memory: bool,
     /// Bytes of the copies that stayed as they were on both sides.
     pub left_out_bytes: u64,
+    /// Why they stayed, of one of them.
+    pub left_out_why: Option<String>,
     /// What the first lift left alone, and why: a line each. It is the same on both sides.
     pub not_lifted: Vec<String>,
     /// How it was found; of several, whether any was lifted.

@@ -111,6 +111,7 @@ fn finding(metric: Metric, bare_huge: u64, lifted_huge: &[u64; 8]) -> Finding {
         same_copy: false,
         memory: false,
         left_out_bytes: 0,
+        left_out_why: None,
         not_lifted: Vec::new(),
         found: State::Bare,
         left: Some(State::Bare),

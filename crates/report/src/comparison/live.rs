@@ -91,10 +91,11 @@ fn what_changed(live: &Live) -> Vec<String> {
     };
     all.extend(live.not_lifted.iter().map(alone));
     if live.left_out_bytes > 0 {
+        let why = live.left_out_why.as_deref().map(|why| format!(": {}", printable(why)));
         all.push(format!(
-            "{} of the copies had the same pages on both sides: they were written to, are on pages of the pool, or could not be \
-             changed.",
-            human_bytes(live.left_out_bytes)
+            "{} of the copies had the same pages on both sides{}.",
+            human_bytes(live.left_out_bytes),
+            why.unwrap_or_default()
         ));
     }
     all

@@ -340,6 +340,11 @@ impl Batch<'_> {
         self.all.values().filter_map(Member::switched).map(|subject| subject.left_out).sum()
     }
 
+    /// Returns why the page size of a copy was not changed.
+    pub fn left_out_why(&self) -> Option<String> {
+        self.all.values().filter_map(Member::switched).find_map(|subject| subject.left_out_why.clone())
+    }
+
     /// Returns the copies of the first process.
     ///
     /// # Errors

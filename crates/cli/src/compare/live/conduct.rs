@@ -161,6 +161,7 @@ fn setting(
         same_copy: options.same_copy,
         memory: !options.memory.is_empty(),
         left_out_bytes: batch.left_out(),
+        left_out_why: batch.left_out_why(),
         not_lifted: batch.not_lifted.clone(),
         found: batch.found(),
         left: left.map(|left| left.state),

@@ -10,8 +10,8 @@ use hugelift_core::printable::Untrusted;
 use hugelift_core::restore::{Replaced, replaced};
 use hugelift_core::snapshot::{Part, Snapshot};
 use hugelift_lift::attach::{
-    AttachOptions, Change, Chosen, Name, Pages, Switchable, attach, could_lift_again, huge_bytes, map_by,
-    restore, small_bytes, switchable,
+    AttachOptions, Change, Chosen, Name, Pages, Resized, Switchable, attach, could_lift_again, huge_bytes,
+    map_by, restore, small_bytes, switchable,
 };
 use hugelift_linux::proc::procfs::{Process, is_alive};
 use hugelift_linux::proc::snapshot;
@@ -19,8 +19,10 @@ use hugelift_measure::live::{State, Switching};
 use hugelift_measure::timed::Seen;
 use std::time::{Duration, Instant};
 
-/// How often a restoring at the end is tried: a thread that cannot be borrowed now may be later.
+/// How often a change of pages, and a restoring at the end, are tried: a thread that cannot be borrowed now may be later.
 const TRIES: u32 = 3;
+/// The pause before pages are changed again that could not be: a thread may be in a call, or a page in use by the kernel.
+const BETWEEN: Duration = Duration::from_millis(5);
 /// CPU time that the first collapse of the memory may take: about a gigabyte a second.
 const LONGEST: Duration = Duration::from_secs(5);
 /// The smallest base page of the supported machines.
@@ -48,6 +50,8 @@ pub struct Subject {
     pub switching: Switching,
     /// Bytes of copies whose page size was not changed, at most.
     pub left_out: u64,
+    /// Why it was not.
+    pub left_out_why: Option<String>,
     /// Why the first lift left something alone, a line each.
     pub not_lifted: Vec<String>,
     identity: (u32, u64),
@@ -83,6 +87,7 @@ impl Subject {
             found,
             switching: Switching::default(),
             left_out: 0,
+            left_out_why: None,
             not_lifted: Vec::new(),
             identity: stat.identity(),
             had_copies: found == State::Lifted,
@@ -240,17 +245,24 @@ impl Subject {
         ensure!(!self.has_ended(), Ended);
         // If it fails halfway, both kinds are there.
         self.state = None;
-        let resized = map_by(self.chosen(), self.attach.seccomp, copies)
-            .map_err(|why| anyhow!("the size of its pages was not changed: {why}"))?;
-        self.count_stops(resized.stops.count, resized.stops.longest);
+        let mut resized = self.map_by(copies)?;
+        let wanted: u64 = copies.iter().map(|(copy, _)| copy.len()).sum();
+        for _ in 1..TRIES {
+            // What stayed before stays again: it was written to, or is on pages of the pool.
+            if resized.stays(wanted) <= self.left_out || resized.complaints.is_empty() {
+                break;
+            }
+            std::thread::sleep(BETWEEN);
+            resized = self.map_by(copies)?;
+        }
         let is_small = |(copy, pages): &(Range, Pages)| {
             (*pages == Pages::Small && self.memory.iter().any(|one| one.range.covers(*copy))).then_some(*copy)
         };
         self.small = copies.iter().filter_map(is_small).collect();
-        let (wanted, mapped) =
-            (copies.iter().map(|(copy, _)| copy.len()).sum::<u64>(), resized.mapped.iter());
-        // A mapping may reach beyond the copies that are known.
-        self.left_out = self.left_out.max(wanted.saturating_sub(mapped.map(|range| range.len()).sum()));
+        let stays = resized.stays(wanted);
+        if stays > self.left_out {
+            (self.left_out, self.left_out_why) = (stays, resized.complaints.first().cloned());
+        }
         let milliseconds = resized.took.as_secs_f64() * 1e3;
         match copies.iter().any(|(_, pages)| *pages == Pages::Small) {
             true => self.switching.restore_ms.push(milliseconds),
@@ -271,6 +283,14 @@ impl Subject {
         // A change to huge pages is made as from small ones.
         self.state = Some(State::Small);
         Ok(resized.mapped)
+    }
+
+    /// Maps each of these copies by its pages, once.
+    fn map_by(&mut self, copies: &[(Range, Pages)]) -> Result<Resized> {
+        let resized = map_by(self.chosen(), self.attach.seccomp, copies);
+        let resized = resized.map_err(|why| anyhow!("the size of its pages was not changed: {why}"))?;
+        self.count_stops(resized.stops.count, resized.stops.longest);
+        Ok(resized)
     }
 
     /// Splits the memory again that is to be on small pages, if the kernel has made more than a twentieth of it huge meanwhile
