@@ -5,6 +5,7 @@
 mod row;
 mod sampling;
 pub(crate) mod select;
+mod stdin;
 mod watch;
 
 use crate::FAILED;
@@ -54,6 +55,11 @@ pub struct AttachArgs {
     /// With --json each line is an object, for one process
     #[arg(long, help_heading = heading::WATCH)]
     watch: bool,
+
+    /// With --watch: also lift the processes that are named on standard input, at any time. A line is the id of a process and,
+    /// if it is known, the time of its start (field 22 of /proc/PID/stat). One that becomes another program is watched no more
+    #[arg(long, group = "SelectArgs", requires = "watch", help_heading = heading::WATCH)]
+    stdin: bool,
 
     /// With --watch: lift at once, not when a process has used 50 times the CPU time that its lift takes. All of its code is
     /// lifted then, unless --sample or --budget is given
@@ -139,7 +145,8 @@ pub fn run_attach(args: &AttachArgs) -> Result<Exit, Failure> {
         let shown = Shown { json, verbose };
         let eager = args.eager;
         let hot = args.sample.limits(eager).filter(|_| is_sampled);
-        let how = WatchHow { attach: options, all_children, eager, hot, shown };
+        let stdin = args.stdin;
+        let how = WatchHow { attach: options, all_children, eager, hot, stdin, shown };
         return watch::run(args.select.selection()?, how);
     }
     let change = if args.dry_run { preview } else { attach_to };

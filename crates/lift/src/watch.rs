@@ -17,7 +17,7 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 
 pub use crate::live::event::{Event, Summary};
-pub use crate::live::membership::Find;
+pub use crate::live::membership::{Find, Given, More};
 
 /// What is watched, and how.
 pub struct WatchOptions {
@@ -25,6 +25,8 @@ pub struct WatchOptions {
     pub pids: BTreeSet<u32>,
     /// Finds further processes, at any time.
     pub find: Option<Find>,
+    /// Gives further processes, at any time.
+    pub more: Option<More>,
     /// Lifts all programs that the processes start, not only what they fork.
     pub all_children: bool,
     /// Lifts at once, not when it is worth its cost.
@@ -37,7 +39,7 @@ pub struct WatchOptions {
 
 impl fmt::Debug for WatchOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let WatchOptions { pids, find: _, all_children, eager, hot, attach } = self;
+        let WatchOptions { pids, find: _, more: _, all_children, eager, hot, attach } = self;
         f.debug_struct("WatchOptions")
             .field("pids", pids)
             .field("all_children", all_children)
@@ -70,7 +72,7 @@ pub fn watch(
     mut tell: impl FnMut(Event<'_>) -> bool + 'static,
     ready: impl FnOnce(usize),
 ) -> Result<Watched, String> {
-    let WatchOptions { pids, find, all_children, eager, hot, attach } = options;
+    let WatchOptions { pids, find, more, all_children, eager, hot, attach } = options;
     let mut policy = attach.policy.policy()?;
     let Running { mapped, anonymous, notes } = Running::of(&mut policy, attach.copies_only);
     let budget = Budget { cpu: attach.cpu, added: attach.added, spare: policy.spare };
@@ -80,7 +82,7 @@ pub fn watch(
     for note in notes {
         is_heard &= tell(Event::Note(note));
     }
-    let (processes, gone) = ProcessSet::of_chosen(&pids, find, all_children, eager);
+    let (processes, gone) = ProcessSet::of_chosen(&pids, find, more, all_children, eager);
     for pid in gone {
         is_heard &= tell(Event::Refused { pid, why: "there is no such process (any more)" });
     }

@@ -3,6 +3,7 @@
 
 use super::row::{Row, times};
 use super::select::Selection;
+use super::stdin::Lines;
 use crate::failure::{Exit, Failure};
 use crate::output;
 use crate::service::{notify, signals};
@@ -10,7 +11,7 @@ use hugelift_core::heat::follow::Limits;
 use hugelift_core::printable::Untrusted;
 use hugelift_core::report::VERSION;
 use hugelift_lift::attach::{AttachOptions, Change, Name};
-use hugelift_lift::watch::{Event, Find, WatchOptions, Watched, watch};
+use hugelift_lift::watch::{Event, Find, More, WatchOptions, Watched, watch};
 use hugelift_linux::io::console::{self, say};
 use nix::sys::signal::Signal;
 use sd_notify::NotifyState;
@@ -25,6 +26,8 @@ pub(super) struct WatchHow {
     pub(super) all_children: bool,
     pub(super) eager: bool,
     pub(super) hot: Option<Limits>,
+    /// Further processes are named on standard input.
+    pub(super) stdin: bool,
     pub(super) shown: Shown,
 }
 
@@ -49,13 +52,20 @@ struct Line<'a> {
 /// # Errors
 /// None of the processes can be watched; standard output cannot be written.
 pub(super) fn run(selection: Selection, how: WatchHow) -> Result<Exit, Failure> {
-    let WatchHow { attach, all_children, eager, hot, shown } = how;
+    let WatchHow { attach, all_children, eager, hot, stdin, shown } = how;
     let signals = signals(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP])?;
     let Selection { pids, choices } = selection;
     let what: Vec<String> = choices.iter().map(ToString::to_string).collect();
     let find = (!choices.is_empty()).then(|| -> Find {
         Box::new(move |candidates| choices.iter().flat_map(|choice| choice.find(candidates)).collect())
     });
+    let more = match stdin {
+        false => None,
+        true => {
+            let mut lines = Lines::of_stdin().map_err(|e| format!("--stdin: {e}"))?;
+            Some(Box::new(move || lines.read()) as More)
+        }
+    };
     let failed: Rc<RefCell<Option<Failure>>> = Rc::default();
     let failure = Rc::clone(&failed);
     let tell = move |event: Event<'_>| match show(&event, shown) {
@@ -71,7 +81,7 @@ pub(super) fn run(selection: Selection, how: WatchHow) -> Result<Exit, Failure> 
         }
         notify(&[NotifyState::Ready]);
     };
-    let options = WatchOptions { pids, find, all_children, eager, hot, attach };
+    let options = WatchOptions { pids, find, more, all_children, eager, hot, attach };
     let watched = watch(options, signals.as_fd(), tell, ready)?;
     notify(&[NotifyState::Stopping]);
     if let Some(failure) = failed.take() {

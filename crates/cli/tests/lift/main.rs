@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod attach_stdin;
 mod attach_watch;
 mod begins_otherwise;
 mod children;

@@ -14,6 +14,13 @@ pub(crate) const MARK: &str = "HUGELIFT_RUN";
 /// Returns which of these processes a user means.
 pub type Find = Box<dyn FnMut(&BTreeSet<u32>) -> BTreeSet<u32>>;
 
+/// A process that is given while the set is watched: its id and, where it is known, the time of its start in clock ticks since
+/// boot.
+pub type Given = (u32, Option<u64>);
+
+/// Returns the processes that were given since the last call; `None` if no other will come.
+pub type More = Box<dyn FnMut() -> Option<Vec<Given>>>;
+
 /// Decides which processes belong to a set.
 #[derive(Debug)]
 pub(super) enum Membership {
@@ -42,6 +49,8 @@ pub(super) struct Chosen {
     given: BTreeMap<u32, u64>,
     /// Finds the others: by name, control group or unit.
     find: Option<Find>,
+    /// Gives others later. One that becomes another program leaves the set: whoever gave it meant the first.
+    more: Option<More>,
     /// All that they start belongs to them, not only what they fork.
     all_children: bool,
 }
@@ -75,8 +84,8 @@ impl Run {
 }
 
 impl Chosen {
-    pub(super) fn new(find: Option<Find>, all_children: bool) -> Chosen {
-        Chosen { given: BTreeMap::new(), find, all_children }
+    pub(super) fn new(find: Option<Find>, more: Option<More>, all_children: bool) -> Chosen {
+        Chosen { given: BTreeMap::new(), find, more, all_children }
     }
 
     /// Adds a process by its id.
@@ -133,6 +142,21 @@ impl Membership {
         }
     }
 
+    /// Returns the processes that were given since the last call.
+    pub(super) fn more(&mut self) -> Vec<Given> {
+        let Membership::Chosen(Chosen { more, .. }) = self else { return Vec::new() };
+        let given = more.as_mut().map(|more| more());
+        if matches!(given, Some(None)) {
+            *more = None;
+        }
+        given.flatten().unwrap_or_default()
+    }
+
+    /// Returns whether processes may be given later.
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self, Membership::Chosen(Chosen { more: Some(_), .. }))
+    }
+
     /// Returns whether processes are found by what they are, which each may become at any time.
     pub(super) fn finds(&self) -> bool {
         matches!(self, Membership::Chosen(Chosen { find: Some(_), .. }))
@@ -147,10 +171,11 @@ pub(crate) fn new_mark() -> String {
 
 impl fmt::Debug for Chosen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Chosen { given, find, all_children } = self;
+        let Chosen { given, find, more, all_children } = self;
         f.debug_struct("Chosen")
             .field("given", given)
             .field("finds", &find.is_some())
+            .field("is_open", &more.is_some())
             .field("all_children", all_children)
             .finish()
     }

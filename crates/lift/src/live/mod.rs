@@ -360,8 +360,9 @@ impl LiveLift {
         let needed = self.processes.lacks_at_least().map_or(LONGEST, |lacks| lacks / cpus);
         let chooses = self.wanted.hot.as_ref().is_some_and(Hot::chooses);
         let longest = if chooses { hot::CHOOSING } else { LONGEST };
+        let idle = if self.processes.is_open() { LONGEST } else { LONGEST_IDLE };
         match used.is_zero() {
-            true => (self.last_delay * 2).clamp(SHORTEST, LONGEST_IDLE),
+            true => (self.last_delay * 2).clamp(SHORTEST, idle),
             false => needed.clamp(SHORTEST, longest),
         }
     }

@@ -16,7 +16,7 @@ mod tests;
 use super::accounts::Accounts;
 use super::apart::Attempt;
 use super::member::{Life, Member, State, Told};
-use super::membership::{AfterExec, Chosen, Find, Membership, Run};
+use super::membership::{AfterExec, Chosen, Find, Membership, More, Run};
 use super::process::{Image, code_of, image};
 use hugelift_core::printable::Escape as _;
 use hugelift_core::proc_stat::Stat;
@@ -78,16 +78,17 @@ impl ProcessSet {
         set
     }
 
-    /// Returns the set of the processes `given`, of those that `find` finds at any time, and of their forked
+    /// Returns the set of the processes `given`, of those that `find` finds and `more` gives at any time, and of their forked
     /// processes. With `all_children` it also holds the programs that they start. Also returns which of `given` do
     /// not exist.
     pub(crate) fn of_chosen(
         given: &BTreeSet<u32>,
         find: Option<Find>,
+        more: Option<More>,
         all_children: bool,
         eager: bool,
     ) -> (ProcessSet, Vec<u32>) {
-        let mut chosen = Chosen::new(find, all_children);
+        let mut chosen = Chosen::new(find, more, all_children);
         let stats = given.iter().map(|&pid| (pid, Process::new(pid).stat().ok().filter(|s| !s.has_ended())));
         let (there, gone): (Vec<_>, Vec<_>) = stats.partition(|(_, stat)| stat.is_some());
         let there: Vec<(u32, Stat)> =
@@ -125,6 +126,7 @@ impl ProcessSet {
     /// time.
     pub(crate) fn refresh(&mut self) -> Duration {
         let mut used = Duration::ZERO;
+        self.take_given();
         for pid in self.members.keys().copied().collect::<Vec<_>>() {
             match Process::new(pid).stat() {
                 Ok(stat)
@@ -144,6 +146,19 @@ impl ProcessSet {
         let alive = self.members.values().map(|member| member.image).collect();
         self.accounts.prune(&alive);
         used
+    }
+
+    /// Adds the processes that were given since the last time. One that has ended, or whose id is another's now, is left.
+    fn take_given(&mut self) {
+        for (pid, start) in self.membership.more() {
+            let stat = Process::new(pid).stat().ok().filter(|stat| !stat.has_ended());
+            let Some(stat) = stat.filter(|stat| start.is_none_or(|start| stat.start == start)) else {
+                continue;
+            };
+            if self.members.get(&pid).is_none_or(|member| member.start != stat.start) {
+                self.add(pid, &stat);
+            }
+        }
     }
 
     /// Removes a process that has ended. What its lifts have copied is still the memory of a process that it has
@@ -450,7 +465,12 @@ impl ProcessSet {
 
     /// Returns whether all processes have ended, and no other can come.
     pub(crate) fn is_over(&self) -> bool {
-        self.members.is_empty() && !self.membership.finds()
+        self.members.is_empty() && !self.membership.finds() && !self.is_open()
+    }
+
+    /// Returns whether processes may be given later.
+    pub(crate) fn is_open(&self) -> bool {
+        self.membership.is_open()
     }
 }
 

@@ -13,7 +13,7 @@ fn chosen() -> (ProcessSet, Rc<RefCell<BTreeSet<u32>>>) {
     let wanted: Rc<RefCell<BTreeSet<u32>>> = Rc::default();
     let known = Rc::clone(&wanted);
     let find: Find = Box::new(move |candidates| candidates.intersection(&known.borrow()).copied().collect());
-    (ProcessSet::of_chosen(&BTreeSet::new(), Some(find), false, false).0, wanted)
+    (ProcessSet::of_chosen(&BTreeSet::new(), Some(find), None, false, false).0, wanted)
 }
 
 fn end(mut child: Child) {
@@ -127,7 +127,7 @@ fn a_process_with_hot_code_waits_for_its_account() {
     let child = Command::new("sleep").arg("60").spawn().expect("sleep");
     let pid = child.id();
     for eager in [false, true] {
-        let mut set = ProcessSet::of_chosen(&BTreeSet::from([pid]), None, false, eager).0;
+        let mut set = ProcessSet::of_chosen(&BTreeSet::from([pid]), None, None, false, eager).0;
         set.refresh();
         set.want(pid, CHECK);
         assert_eq!(set.is_due(pid), eager, "it was not checked yet");
