@@ -11,11 +11,12 @@
 //! ```
 
 use crate::policy::{ObjectFilter, check_length};
-use crate::printable::printable;
 use crate::quantity;
+use crate::toml_text::{self, Wrong, checked};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use toml::Spanned;
 
 /// The machine's configuration file.
 pub const CONFIG: &str = "/etc/hugelift/keep.conf";
@@ -47,19 +48,24 @@ pub struct Config {
     pub group: Option<String>,
 }
 
-/// The configuration file as TOML.
-#[derive(Deserialize)]
+/// What to keep, as it is written in TOML: the whole of [`CONFIG`], or a table of another configuration.
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written {
-    #[serde(default)]
-    programs: Vec<String>,
-    #[serde(default)]
-    files: Vec<String>,
-    #[serde(default)]
-    exclude: Vec<String>,
-    budget: Option<String>,
-    interval: Option<String>,
-    group: Option<String>,
+pub struct Written {
+    programs: Option<Spanned<Vec<String>>>,
+    files: Option<Spanned<Vec<String>>>,
+    exclude: Option<Spanned<Vec<String>>>,
+    budget: Option<Spanned<String>>,
+    interval: Option<Spanned<String>>,
+    group: Option<Spanned<String>>,
+}
+
+/// Keeps nothing.
+impl Default for Config {
+    fn default() -> Config {
+        let (programs, files, filter) = (Vec::new(), Vec::new(), ObjectFilter::default());
+        Config { programs, files, filter, budget: 0, interval: INTERVAL, group: None }
+    }
 }
 
 impl Config {
@@ -68,51 +74,63 @@ impl Config {
     /// # Errors
     /// Returns the line that is wrong, and why.
     pub fn parse(text: &str) -> Result<Config, String> {
-        Config::read(text).map_err(|e| printable(&e))
+        let config = toml_text::read::<Written>(text).and_then(Config::check);
+        let config = config.map_err(|wrong| wrong.in_text(text))?;
+        match config.programs.is_empty() && config.files.is_empty() {
+            true => Err("nothing to keep: the configuration names neither programs nor files".into()),
+            false => Ok(config),
+        }
     }
 
-    fn read(text: &str) -> Result<Config, String> {
-        let written: Written = toml::from_str(text).map_err(|e| one_line(&e, text))?;
-        for (what, names) in [("programs", &written.programs), ("files", &written.files)] {
-            names.iter().try_for_each(|name| check_length(name)).map_err(|e| format!("{what}: {e}"))?;
-        }
-        if let Some(relative) = written.files.iter().find(|f| !Path::new(f).has_root()) {
-            return Err(format!("files: '{relative}' is not an absolute path"));
-        }
-        if written.programs.iter().any(String::is_empty) {
-            return Err("programs: an empty name".to_string());
-        }
-        if written.programs.is_empty() && written.files.is_empty() {
-            return Err("nothing to keep: the configuration names neither programs nor files".to_string());
-        }
-        let filter = ObjectFilter::new(&[], &written.exclude).map_err(|e| format!("exclude: {e}"))?;
-        let budget = match &written.budget {
-            Some(text) => quantity::bytes(text).map_err(|e| format!("budget: {e}"))?,
-            None => BUDGET,
-        };
-        let interval = match &written.interval {
-            Some(text) => {
-                quantity::duration_between(text, SHORTEST, LONGEST).map_err(|e| format!("interval: {e}"))?
-            }
-            None => INTERVAL,
-        };
-        if written.group.as_ref().is_some_and(|group| group.is_empty() || group.contains('\0')) {
-            return Err(
-                "group: not the name of a group; without this line only the daemon's own user may ask".into(),
-            );
-        }
-        let Written { programs, files, group, .. } = written;
-        Ok(Config { programs, files, filter, budget, interval, group })
+    /// Checks what is written, which may be nothing to keep: the service also keeps the files of processes.
+    ///
+    /// # Errors
+    /// Returns the value that is wrong, and why.
+    pub fn check(written: Written) -> Result<Config, Wrong> {
+        Ok(Config {
+            programs: names("programs", written.programs.as_ref(), check_program)?,
+            files: names("files", written.files.as_ref(), check_file)?,
+            filter: checked("exclude", written.exclude.as_ref(), |except| ObjectFilter::new(&[], except))?
+                .unwrap_or_default(),
+            budget: checked("budget", written.budget.as_ref(), |text| quantity::bytes(text))?
+                .unwrap_or(BUDGET),
+            interval: checked("interval", written.interval.as_ref(), |text| {
+                quantity::duration_between(text, SHORTEST, LONGEST)
+            })?
+            .unwrap_or(INTERVAL),
+            group: checked("group", written.group.as_ref(), |name| check_group(name))?,
+        })
     }
 }
 
-/// Returns what is wrong with the text, in one line.
-fn one_line(error: &toml::de::Error, text: &str) -> String {
-    let what = error.message().replace('\n', ", ");
-    let before = error.span().and_then(|span| text.get(..span.start));
-    match before.map(|before| before.matches('\n').count() + 1) {
-        Some(line) => format!("line {line}: {what}"),
-        None => what,
+/// Returns the names of a list, each of which must pass the check.
+fn names(
+    key: &str,
+    written: Option<&Spanned<Vec<String>>>,
+    check: impl Fn(&str) -> Result<(), String>,
+) -> Result<Vec<String>, Wrong> {
+    let checked = checked(key, written, |names| {
+        names.iter().try_for_each(|name| check_length(name).and_then(|()| check(name)))?;
+        Ok(names.clone())
+    })?;
+    Ok(checked.unwrap_or_default())
+}
+
+fn check_program(name: &str) -> Result<(), String> {
+    if name.is_empty() { Err("an empty name".to_string()) } else { Ok(()) }
+}
+
+fn check_file(path: &str) -> Result<(), String> {
+    match Path::new(path).has_root() {
+        true => Ok(()),
+        false => Err(format!("'{path}' is not an absolute path")),
+    }
+}
+
+fn check_group(name: &str) -> Result<String, String> {
+    match name.is_empty() || name.contains('\0') {
+        true => Err("not the name of a group; without this line only the daemon's own user may ask".into()),
+        false => Ok(name.to_string()),
     }
 }
 

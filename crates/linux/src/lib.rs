@@ -8,6 +8,7 @@
 //! | [`elf`] | programs that do not run yet: their ELF files and what those need |
 //! | [`lookup`], [`program`], [`command`] | finding a program as execvp(3) does, and becoming it; the command of a process |
 //! | [`io`] | files and streams: opened safely, written whole or not at all |
+//! | [`service_policy`] | the configuration files of `hugelift service` |
 //! | [`faultpoint`] | where tests let a step fail |
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
@@ -20,3 +21,4 @@ pub mod machine;
 pub mod proc;
 pub mod program;
 pub mod script;
+pub mod service_policy;

@@ -47,8 +47,8 @@ pub struct Entry {
     directory: Rc<File>,
     folder: PathBuf,
     name: OsString,
-    /// Only root and the caller can change any directory on the way here.
-    is_safe: bool,
+    /// The directories on the way here.
+    way: Way,
     /// A link of procfs, which leads to an open file and not to a path: `/dev/stdout`.
     is_magic: bool,
 }
@@ -68,6 +68,36 @@ fn is_ours_alone(stat: &FileStat) -> bool {
     is_trusted(stat.st_uid) && mode & libc::S_IWOTH == 0 && (mode & libc::S_IWGRP == 0 || is_sticky)
 }
 
+/// What others can do to the directories on the way to an entry.
+#[derive(Clone, Debug)]
+struct Way {
+    /// Only root and the caller can change any of them.
+    is_safe: bool,
+    /// The first in which others can change names of root and the caller.
+    exposed: Option<PathBuf>,
+}
+
+impl Way {
+    fn new() -> Way {
+        Way { is_safe: true, exposed: None }
+    }
+
+    /// Goes through a directory.
+    fn pass(&mut self, path: &Path, stat: &FileStat) {
+        self.is_safe &= is_ours_alone(stat);
+        if self.exposed.is_none() && !keeps_names(stat) {
+            self.exposed = Some(path.to_path_buf());
+        }
+    }
+}
+
+/// Returns whether others cannot change what root and the caller have in a directory. In a sticky one they can only
+/// make and change names of their own (inode(7), `S_ISVTX`).
+fn keeps_names(stat: &FileStat) -> bool {
+    let is_sticky = stat.st_mode & libc::S_ISVTX != 0;
+    is_trusted(stat.st_uid) && (is_sticky || stat.st_mode & (libc::S_IWGRP | libc::S_IWOTH) == 0)
+}
+
 impl Entry {
     /// Follows `path` and opens the directory of its last name, which need not exist.
     ///
@@ -79,18 +109,19 @@ impl Entry {
     pub fn find(path: &Path) -> io::Result<Entry> {
         let mut left: VecDeque<OsString> = words(path);
         let (mut at, mut shown) = start(path)?;
-        let mut is_safe = is_ours_alone(&fstat(&at)?);
+        let mut way = Way::new();
+        way.pass(&shown, &fstat(&at)?);
         let mut links = 0;
         while let Some(name) = left.pop_front() {
             if name == ".." {
                 at = openat(&at, "..", DIRECTORY, Mode::empty())?.into();
                 shown.pop();
-                is_safe &= is_ours_alone(&fstat(&at)?);
+                way.pass(&shown, &fstat(&at)?);
                 continue;
             }
             let is_last = left.is_empty();
             let held: File = match openat(&at, name.as_os_str(), HOLD, Mode::empty()) {
-                Err(Errno::ENOENT) if is_last => return Ok(Entry::new(at, shown, name, is_safe, false)),
+                Err(Errno::ENOENT) if is_last => return Ok(Entry::new(at, shown, name, way, false)),
                 held => held?.into(),
             };
             let stat = fstat(&held)?;
@@ -108,7 +139,7 @@ impl Entry {
                         return Err(io::Error::other(NotFollowed::Link { link, uid: stat.st_uid, target }));
                     }
                     if is_last && is_of_proc(&held) {
-                        return Ok(Entry::new(at, shown, name, is_safe, true));
+                        return Ok(Entry::new(at, shown, name, way, true));
                     }
                     if target.has_root() {
                         (at, shown) = start(&target)?;
@@ -117,11 +148,11 @@ impl Entry {
                     more.append(&mut left);
                     left = more;
                 }
-                _ if is_last => return Ok(Entry::new(at, shown, name, is_safe, false)),
+                _ if is_last => return Ok(Entry::new(at, shown, name, way, false)),
                 libc::S_IFDIR => {
                     at = held;
                     shown.push(&name);
-                    is_safe &= is_ours_alone(&stat);
+                    way.pass(&shown, &stat);
                 }
                 _ => return Err(Errno::ENOTDIR.into()),
             }
@@ -130,8 +161,8 @@ impl Entry {
         Err(Errno::EISDIR.into())
     }
 
-    fn new(directory: File, folder: PathBuf, name: OsString, is_safe: bool, is_magic: bool) -> Entry {
-        Entry { directory: Rc::new(directory), folder, name, is_safe, is_magic }
+    fn new(directory: File, folder: PathBuf, name: OsString, way: Way, is_magic: bool) -> Entry {
+        Entry { directory: Rc::new(directory), folder, name, way, is_magic }
     }
 
     /// Returns another name in the same directory.
@@ -157,7 +188,13 @@ impl Entry {
     /// Returns whether only root and the caller can change the file, its name, and every directory on the
     /// way to it.
     pub fn is_ours_alone(&self) -> bool {
-        self.is_safe && self.stat().is_ok_and(|stat| is_ours_alone(&stat))
+        self.way.is_safe && self.stat().is_ok_and(|stat| is_ours_alone(&stat))
+    }
+
+    /// Returns the first directory on the way here in which others than root and the caller can give our names to files
+    /// of theirs. A sticky directory that all can write to, as `/tmp`, does not count: they cannot take our names there.
+    pub fn exposed(&self) -> Option<&Path> {
+        self.way.exposed.as_deref()
     }
 
     /// Returns what has the name now; a symbolic link is not followed.

@@ -2,7 +2,9 @@
 //! Processes as /proc shows them, and their memory.
 
 mod bti;
+pub mod census;
 pub mod clock;
+pub mod connector;
 pub mod folios;
 pub mod loadavg;
 pub mod mapped;

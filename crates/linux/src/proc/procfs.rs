@@ -425,6 +425,7 @@ mod tests {
         );
         let want = Status {
             uid: Some(6),
+            real_uid: Some(5),
             thp_enabled: Some(false),
             threads: Some(7),
             peak_bytes: Some(12 << 10),

@@ -8,6 +8,8 @@ use hugelift_core::fields::kilobytes;
 pub struct Status {
     /// `Uid`, the effective one.
     pub uid: Option<u32>,
+    /// `Uid`, the real one: whoever has started it, also if its program has the set-user-ID bit.
+    pub real_uid: Option<u32>,
     /// `THP_enabled`: false after `prctl(PR_SET_THP_DISABLE)` (Linux 5.0).
     pub thp_enabled: Option<bool>,
     /// `Threads`.
@@ -52,9 +54,10 @@ pub(super) fn parse_status(text: &[u8]) -> Status {
         let Some(colon) = line.iter().position(|&b| b == b':') else { continue };
         let value = || std::str::from_utf8(&line[colon + 1..]).ok()?.trim().parse::<u32>().ok();
         let hex = || u64::from_str_radix(std::str::from_utf8(&line[colon + 1..]).ok()?.trim(), 16).ok();
+        let first = || std::str::from_utf8(&line[colon + 1..]).ok()?.split_whitespace().next()?.parse().ok();
         let second = || std::str::from_utf8(&line[colon + 1..]).ok()?.split_whitespace().nth(1)?.parse().ok();
         match &line[..colon] {
-            b"Uid" => status.uid = second(),
+            b"Uid" => (status.real_uid, status.uid) = (first(), second()),
             b"THP_enabled" => status.thp_enabled = value().map(|v| v != 0),
             b"Threads" => status.threads = value(),
             b"VmLck" => status.locked = kilobytes(&line[colon + 1..]),

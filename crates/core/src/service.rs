@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The policy of `hugelift service`: which programs of a machine it lifts, how, and within which limits.
+//!
+//! ```text
+//! service.d/*.toml, service.toml -> Policy;   Policy + Facts of a process -> Taken
+//! ```
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`policy`] | the whole policy, and the choice of a rule |
+//! | [`written`] | the files as they are written, which is the reference of all keys |
+//! | [`rule`], [`matching`] | a rule and its conditions |
+//! | [`acts`] | what may be done with a process |
+//! | [`limits`], [`share`], [`metrics`] | the rest of the configuration |
+//! | [`source`] | a file by its name and its text |
+//! | [`unit`] | the systemd unit of a process |
+
+pub mod acts;
+mod files;
+pub mod limits;
+pub mod matching;
+pub mod metrics;
+mod patterns;
+pub mod policy;
+pub mod rule;
+pub mod share;
+pub mod source;
+#[cfg(test)]
+mod tests;
+pub mod unit;
+pub mod written;

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Where the service says what it has done: the table `[metrics]`.
+
+use crate::policy::check_length;
+use crate::service::written::WrittenMetrics;
+use crate::toml_text::{Wrong, checked};
+use std::path::{Path, PathBuf};
+
+/// The longest path of a socket (unix(7): `sun_path` has 108 bytes, of which one ends the path).
+const LONGEST_SOCKET: usize = 107;
+
+/// Where the service offers its metrics; nowhere, unless the configuration says so.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Metrics {
+    /// The absolute path of a Unix socket.
+    pub socket: Option<PathBuf>,
+    /// A TCP port of the loopback addresses.
+    pub port: Option<u16>,
+    /// The absolute path of a file for the textfile collector of Prometheus's node_exporter.
+    pub textfile: Option<PathBuf>,
+}
+
+impl Metrics {
+    /// Checks what is written.
+    ///
+    /// # Errors
+    /// Returns the value that is wrong, and why.
+    pub fn check(written: &WrittenMetrics) -> Result<Metrics, Wrong> {
+        Ok(Metrics {
+            socket: checked("socket", written.socket.as_ref(), |path| socket(path))?,
+            port: checked("port", written.port.as_ref(), |port| port_of(*port))?,
+            textfile: checked("textfile", written.textfile.as_ref(), |path| file(path))?,
+        })
+    }
+}
+
+fn socket(path: &str) -> Result<PathBuf, String> {
+    match path.len() {
+        ..=LONGEST_SOCKET => file(path),
+        bytes => Err(format!("the path has {bytes} bytes, and that of a socket at most {LONGEST_SOCKET}")),
+    }
+}
+
+fn file(path: &str) -> Result<PathBuf, String> {
+    check_length(path)?;
+    if !Path::new(path).has_root() {
+        return Err(format!("'{path}' is not an absolute path"));
+    }
+    match path.ends_with(['/', '\0']) || path.contains('\0') || Path::new(path).file_name().is_none() {
+        true => Err(format!("'{path}' is not the path of a file")),
+        false => Ok(path.into()),
+    }
+}
+
+fn port_of(number: i64) -> Result<u16, String> {
+    let port = u16::try_from(number).ok().filter(|port| *port != 0);
+    port.ok_or_else(|| format!("{number} is not a port, which is from 1 to 65535"))
+}

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The proc connector (linux/cn_proc.h): the kernel tells which processes start and end, without anybody looking.
+//!
+//! It tells only processes with CAP_NET_ADMIN (since Linux 6.6 all) in the first namespaces of users, processes and the
+//! network. All others list /proc. Two filters keep events out that do not matter: the kernel's own by kinds (Linux 6.6),
+//! and one of the socket that leaves out threads.
+
+mod filter;
+#[cfg(test)]
+mod tests;
+
+use hugelift_core::proc_events::{Content, EXEC, EXIT, Event, FORK, GROUP, Request, Sequences, parse};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{MsgFlags, NetlinkAddr, bind, recvfrom, send, setsockopt, sockopt};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// Bytes of the receive buffer. The kernel doubles that, and counts 768 for a message: 2,700 messages may wait.
+const BUFFER: usize = 1 << 20;
+/// The kernel answers before send(2) returns.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// The most messages that one call takes.
+const MOST: usize = 1024;
+/// A message has 76 bytes.
+const MESSAGE: usize = 512;
+
+/// Why the kernel tells nothing of processes. Whoever wants to know of them lists /proc.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NoEvents {
+    /// There is no connector.
+    #[error("this kernel has no proc connector (CONFIG_PROC_EVENTS)")]
+    Missing,
+    /// The caller lacks the right.
+    #[error("proc connector: {0}: only CAP_NET_ADMIN may listen: be root")]
+    Denied(Errno),
+    /// The kernel does not answer: it does so only to the first namespaces, and with CONFIG_PROC_EVENTS.
+    #[error(
+        "proc connector: no answer: this is a namespace of users, processes or the network other than the first, or \
+         the kernel has no CONFIG_PROC_EVENTS"
+    )]
+    Unanswered,
+    /// Anything else.
+    #[error("proc connector: {0}")]
+    Os(Errno),
+}
+
+impl From<Errno> for NoEvents {
+    fn from(errno: Errno) -> NoEvents {
+        match errno {
+            Errno::EAFNOSUPPORT | Errno::EPROTONOSUPPORT => NoEvents::Missing,
+            Errno::EPERM | Errno::EACCES => NoEvents::Denied(errno),
+            // The kernel's end of the connector is in the first namespace of the network alone.
+            Errno::ECONNREFUSED => NoEvents::Unanswered,
+            errno => NoEvents::Os(errno),
+        }
+    }
+}
+
+/// Which events are wanted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wanted {
+    /// Processes that execute a program, and that end.
+    Programs,
+    /// Those, and processes that are forked.
+    ProgramsAndForks,
+}
+
+impl Wanted {
+    fn kinds(self) -> u32 {
+        EXEC | EXIT | if self == Wanted::ProgramsAndForks { FORK } else { 0 }
+    }
+}
+
+/// A socket on which the kernel tells of processes. It does not block; poll(2) finds it readable when there are events.
+#[derive(Debug)]
+pub struct Connector {
+    socket: OwnedFd,
+    wanted: Wanted,
+    /// Without the socket's filter messages are numbered without gaps.
+    sequences: Option<Sequences>,
+}
+
+/// What one call has taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Taken {
+    /// All that was there.
+    All,
+    /// As much as one call takes. More may be there.
+    Part,
+}
+
+impl Connector {
+    /// Opens the socket and asks the kernel for events.
+    ///
+    /// # Errors
+    /// [`NoEvents`]
+    pub fn open(wanted: Wanted) -> Result<Connector, NoEvents> {
+        Connector::begin(wanted, true)
+    }
+
+    fn begin(wanted: Wanted, with_filter: bool) -> Result<Connector, NoEvents> {
+        let socket = open_socket()?;
+        // Only root may have a larger buffer than net.core.rmem_max.
+        setsockopt(&socket, sockopt::RcvBufForce, &BUFFER)
+            .or_else(|_| setsockopt(&socket, sockopt::RcvBuf, &BUFFER))?;
+        let forks = wanted == Wanted::ProgramsAndForks;
+        let is_filtered = with_filter && filter::attach(socket.as_fd(), forks).is_ok();
+        // The kernel gives the socket a number.
+        bind(socket.as_raw_fd(), &NetlinkAddr::new(0, 1 << (GROUP - 1)))?;
+        let sequences = (!is_filtered).then(Sequences::default);
+        let mut connector = Connector { socket, wanted, sequences };
+        connector.subscribe(with_filter)?;
+        Ok(connector)
+    }
+
+    fn subscribe(&mut self, with_kinds: bool) -> Result<(), NoEvents> {
+        // Any number; one of this process is rarely that of another's request.
+        let number = std::process::id().wrapping_mul(0x9e37_79b9);
+        self.request(Request::Listen, number)?;
+        let began = Instant::now();
+        while let Some(left) = PATIENCE.checked_sub(began.elapsed()) {
+            match self.message()? {
+                Some(Received { content: Content::Answer { number: of, errno }, .. }) if of == number => {
+                    // Before Linux 6.6 the number of the error is positive; this takes both.
+                    let errno = errno.cast_signed().wrapping_abs();
+                    return match errno {
+                        0 if with_kinds => Ok(self.request(Request::ListenTo(self.wanted.kinds()), number)?),
+                        0 => Ok(()),
+                        errno => Err(Errno::from_raw(errno).into()),
+                    };
+                }
+                Some(_) => {}
+                None => self.wait(left)?,
+            }
+        }
+        Err(NoEvents::Unanswered)
+    }
+
+    fn request(&self, request: Request, number: u32) -> Result<(), Errno> {
+        send(self.socket.as_raw_fd(), &request.bytes(number), MsgFlags::MSG_NOSIGNAL).map(drop)
+    }
+
+    fn wait(&self, time: Duration) -> Result<(), Errno> {
+        let millis = PollTimeout::try_from(time).unwrap_or(PollTimeout::ZERO);
+        match poll(&mut [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)], millis) {
+            Err(errno) if errno != Errno::EINTR => Err(errno),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes the events that are there, at most 1,024 messages a call, and appends them to `events`.
+    ///
+    /// # Errors
+    /// errno(3) of recvfrom(2): nothing will come any more.
+    pub fn read(&mut self, events: &mut Vec<Event>) -> Result<Taken, NoEvents> {
+        for _ in 0..MOST {
+            match self.message()? {
+                Some(received) => events.extend(received.events().filter(|event| self.wants(*event))),
+                None => return Ok(Taken::All),
+            }
+        }
+        Ok(Taken::Part)
+    }
+
+    /// Returns whether an event is wanted. Where the filters are missing there are others, too.
+    fn wants(&self, event: Event) -> bool {
+        self.wanted == Wanted::ProgramsAndForks || !matches!(event, Event::Forked { .. })
+    }
+
+    /// Takes one message; returns `None` if there is none.
+    fn message(&mut self) -> Result<Option<Received>, Errno> {
+        let mut buffer = [0; MESSAGE];
+        match recvfrom::<NetlinkAddr>(self.socket.as_raw_fd(), &mut buffer) {
+            // Any process may send to the socket; the number of the kernel is 0.
+            Ok((length, Some(sender))) if sender.pid() == 0 => Ok(Some(self.received(&buffer[..length]))),
+            Ok(_) | Err(Errno::EINTR) => Ok(Some(Received::NOTHING)),
+            Err(Errno::ENOBUFS) => Ok(Some(Received { is_after_gap: true, content: Content::Other })),
+            Err(Errno::EAGAIN) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    fn received(&mut self, datagram: &[u8]) -> Received {
+        let Some(message) = parse(datagram) else { return Received::NOTHING };
+        let is_after_gap = self.sequences.as_mut().is_some_and(|sequences| sequences.has_gap(&message));
+        Received { is_after_gap, content: message.content }
+    }
+}
+
+/// What came out of the socket.
+#[derive(Debug)]
+struct Received {
+    /// Messages are missing before it.
+    is_after_gap: bool,
+    content: Content,
+}
+
+impl Received {
+    const NOTHING: Received = Received { is_after_gap: false, content: Content::Other };
+
+    fn events(&self) -> impl Iterator<Item = Event> + use<> {
+        let event = match self.content {
+            Content::Event(event) => Some(event),
+            _ => None,
+        };
+        self.is_after_gap.then_some(Event::Lost).into_iter().chain(event)
+    }
+}
+
+/// Opens a socket of the connector, which does not block.
+fn open_socket() -> Result<OwnedFd, Errno> {
+    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: socket(2) takes three numbers.
+    let fd = Errno::result(unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_CONNECTOR) })?;
+    // SAFETY: a new descriptor, which nothing else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+impl AsFd for Connector {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Drop for Connector {
+    /// Older kernels than 6.6 go on counting a listener that does not say that it stops.
+    fn drop(&mut self) {
+        let _ = self.request(Request::Ignore, 0);
+    }
+}
