@@ -57,7 +57,8 @@ pub struct AttachArgs {
     watch: bool,
 
     /// With --watch: also lift the processes that are named on standard input, at any time. A line is the id of a process and,
-    /// if it is known, the time of its start (field 22 of /proc/PID/stat). One that becomes another program is watched no more
+    /// if it is known, the time of its start (field 22 of /proc/PID/stat). One that becomes another program, or is named after a
+    /// '-', is watched no more. What they fork is not lifted
     #[arg(long, group = "SelectArgs", requires = "watch", help_heading = heading::WATCH)]
     stdin: bool,
 

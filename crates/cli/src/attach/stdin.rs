@@ -2,7 +2,7 @@
 //! `hugelift attach --watch --stdin`: processes that are named on standard input while others are watched.
 //!
 //! A line is the id of a process and, if the writer knows it, the time of its start: field 22 of /proc/PID/stat (proc(5)). A
-//! process that has got the id since is then left alone.
+//! process that has got the id since is then left alone. After a `-` the process is not watched any more.
 
 use hugelift_core::printable::Escape as _;
 use hugelift_lift::watch::Given;
@@ -73,7 +73,7 @@ impl Lines {
         let given = if skips { None } else { parse(&line) };
         if given.is_none() {
             say(&format!(
-                "--stdin: '{}' is not the id of a process, or an id and the time of a start",
+                "--stdin: '{}' is not the id of a process, or an id and the time of a start, perhaps after a -",
                 OsStr::from_bytes(&line).escaped()
             ));
         }
@@ -81,12 +81,14 @@ impl Lines {
     }
 }
 
-/// Parses `PID` or `PID START`.
+/// Parses `PID` or `PID START`, perhaps after a `-`.
 fn parse(line: &[u8]) -> Option<Given> {
-    let mut words = std::str::from_utf8(line).ok()?.split_ascii_whitespace();
+    let text = std::str::from_utf8(line).ok()?;
+    let (is_taken_back, text) = text.strip_prefix('-').map_or((false, text), |rest| (true, rest));
+    let mut words = text.split_ascii_whitespace();
     let pid = words.next()?.parse().ok().filter(|pid| *pid > 0 && i32::try_from(*pid).is_ok())?;
     let start = words.next().map(str::parse).transpose().ok()?;
-    words.next().is_none().then_some((pid, start))
+    words.next().is_none().then_some(Given { pid, start, is_taken_back })
 }
 
 #[cfg(test)]
@@ -94,15 +96,20 @@ mod tests {
     use super::*;
     use std::io::Write as _;
 
+    fn given(pid: u32, start: Option<u64>) -> Given {
+        Given { pid, start, is_taken_back: false }
+    }
+
     #[test]
     fn issue_33_lines_are_read_as_they_come() {
         let (input, mut output) = std::io::pipe().expect("a pipe");
         let mut lines = Lines::new(input.into());
         assert_eq!(lines.read(), Some(Vec::new()), "nothing has come, and it does not wait");
         output.write_all(b"12\n34 56\n7").expect("write");
-        assert_eq!(lines.read(), Some(vec![(12, None), (34, Some(56))]));
-        output.write_all(b"8\n").expect("write");
-        assert_eq!(lines.read(), Some(vec![(78, None)]));
+        assert_eq!(lines.read(), Some(vec![given(12, None), given(34, Some(56))]));
+        output.write_all(b"8\n-78 5\n").expect("write");
+        let back = Given { is_taken_back: true, ..given(78, Some(5)) };
+        assert_eq!(lines.read(), Some(vec![given(78, None), back]));
         drop(output);
         assert_eq!(lines.read(), None);
     }
@@ -111,9 +118,9 @@ mod tests {
     fn issue_33_what_is_no_process_is_left_out() {
         let (input, mut output) = std::io::pipe().expect("a pipe");
         let mut lines = Lines::new(input.into());
-        output.write_all(b"0\n-1\n4294967295\nx\n1 y\n1 2 3\n\n\xff\xfe\n").expect("write");
+        output.write_all(b"0\n-\n--1\n4294967295\nx\n1 y\n1 2 3\n\n\xff\xfe\n").expect("write");
         output.write_all(&[b'1'; 3000]).expect("write");
         output.write_all(b"\n9\n").expect("write");
-        assert_eq!(lines.read(), Some(vec![(9, None)]));
+        assert_eq!(lines.read(), Some(vec![given(9, None)]));
     }
 }

@@ -29,7 +29,8 @@ fn watch() -> Running {
 #[test]
 fn issue_33_1_processes_are_named_while_others_are_watched() {
     let program = fat("watched").build();
-    let huge = |pid: u32| pieces(pid, &[program.clone()]).iter().map(|piece| piece.huge).sum::<u64>();
+    let huge =
+        |pid: u32| pieces(pid, std::slice::from_ref(&program)).iter().map(|piece| piece.huge).sum::<u64>();
     let mut watch = watch();
     let (first, other, last) = (starts(&program), starts(&program), starts(&program));
     let wrong = start_of(other.pid()) + 1;

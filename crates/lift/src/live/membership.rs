@@ -14,9 +14,16 @@ pub(crate) const MARK: &str = "HUGELIFT_RUN";
 /// Returns which of these processes a user means.
 pub type Find = Box<dyn FnMut(&BTreeSet<u32>) -> BTreeSet<u32>>;
 
-/// A process that is given while the set is watched: its id and, where it is known, the time of its start in clock ticks since
-/// boot.
-pub type Given = (u32, Option<u64>);
+/// A process that is given, or taken back, while the set is watched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Given {
+    /// Its id.
+    pub pid: u32,
+    /// The time of its start in clock ticks since boot, where it is known.
+    pub start: Option<u64>,
+    /// It is not to be watched any more.
+    pub is_taken_back: bool,
+}
 
 /// Returns the processes that were given since the last call; `None` if no other will come.
 pub type More = Box<dyn FnMut() -> Option<Vec<Given>>>;
@@ -49,7 +56,8 @@ pub(super) struct Chosen {
     given: BTreeMap<u32, u64>,
     /// Finds the others: by name, control group or unit.
     find: Option<Find>,
-    /// Gives others later. One that becomes another program leaves the set: whoever gave it meant the first.
+    /// Gives others later. One that becomes another program leaves the set, and what it forks does not belong to it: whoever
+    /// gave it meant this process.
     more: Option<More>,
     /// All that they start belongs to them, not only what they fork.
     all_children: bool,
@@ -112,7 +120,7 @@ impl Membership {
     pub(super) fn takes_child(&self, child: Image, parent: Image) -> bool {
         match self {
             Membership::Run(run) => run.mark.is_some() || run.image == Some(child),
-            Membership::Chosen(chosen) => chosen.all_children || child == parent,
+            Membership::Chosen(chosen) => chosen.all_children || chosen.more.is_none() && child == parent,
         }
     }
 

@@ -16,7 +16,7 @@ mod tests;
 use super::accounts::Accounts;
 use super::apart::Attempt;
 use super::member::{Life, Member, State, Told};
-use super::membership::{AfterExec, Chosen, Find, Membership, More, Run};
+use super::membership::{AfterExec, Chosen, Find, Given, Membership, More, Run};
 use super::process::{Image, code_of, image};
 use hugelift_core::printable::Escape as _;
 use hugelift_core::proc_stat::Stat;
@@ -38,7 +38,7 @@ pub(crate) struct ProcessSet {
     members: BTreeMap<u32, Member>,
     accounts: Accounts,
     /// Processes that do not belong to the set, and when each was first seen; `None` for those that were
-    /// there before the first listing.
+    /// there before the first listing, and for those that are not young any more.
     others: BTreeMap<u32, Option<Instant>>,
     /// The process that was made last when the list of processes was read, or could have been.
     newest: Option<u32>,
@@ -148,9 +148,20 @@ impl ProcessSet {
         used
     }
 
-    /// Adds the processes that were given since the last time. One that has ended, or whose id is another's now, is left.
+    /// Adds the processes that were given since the last time, and removes those that were taken back. One that has ended, or
+    /// whose id is another's now, is left.
     fn take_given(&mut self) {
-        for (pid, start) in self.membership.more() {
+        for Given { pid, start, is_taken_back } in self.membership.more() {
+            if is_taken_back {
+                if self
+                    .members
+                    .get(&pid)
+                    .is_some_and(|member| start.is_none_or(|start| member.start == start))
+                {
+                    self.members.remove(&pid);
+                }
+                continue;
+            }
             let stat = Process::new(pid).stat().ok().filter(|stat| !stat.has_ended());
             let Some(stat) = stat.filter(|stat| start.is_none_or(|start| stat.start == start)) else {
                 continue;
@@ -221,9 +232,7 @@ impl ProcessSet {
         if checks_all {
             self.all_again = now + OLD_EVERY;
         }
-        let is_settled = |seen: &Option<Instant>| {
-            !checks_all && seen.is_none_or(|seen| !self.membership.finds() || seen + YOUNG <= now)
-        };
+        let is_settled = |seen: &Option<Instant>| !checks_all && (seen.is_none() || !self.membership.finds());
         let own = std::process::id();
         let is_candidate = |pid: &u32| {
             *pid != own && !self.members.contains_key(pid) && !self.others.get(pid).is_some_and(is_settled)
@@ -241,10 +250,11 @@ impl ProcessSet {
         self.add_children(&mut new);
         let seen = (!is_first).then_some(now);
         for (pid, _) in new {
-            self.others.entry(pid).or_insert(seen);
+            let first = self.others.entry(pid).or_insert(seen);
+            // The last check is made when it is not young any more, however rarely the list is read.
+            first.take_if(|seen| *seen + YOUNG <= now);
         }
-        let is_young = |seen: &Option<Instant>| seen.is_some_and(|seen| seen + YOUNG > now);
-        let any_young = self.membership.finds() && self.others.values().any(is_young);
+        let any_young = self.membership.finds() && self.others.values().any(Option::is_some);
         self.again = any_young.then(|| now + YOUNG_EVERY);
     }
 

@@ -71,6 +71,27 @@ fn a_process_that_becomes_another_one() {
     end(child);
 }
 
+/// On a busy machine the list is read so rarely that a process is not young any more at the next time.
+#[test]
+fn issue_33_1_one_that_was_not_checked_for_long_is_checked_once_more() {
+    let (mut set, wanted) = chosen();
+    set.refresh();
+    let child = Command::new("sleep").arg("60").spawn().expect("sleep");
+    set.refresh();
+    // As if it had been seen long ago, and not been checked since.
+    let long_ago = Instant::now().checked_sub(2 * YOUNG);
+    set.others.insert(child.id(), long_ago);
+    set.again = Some(Instant::now());
+    set.refresh();
+    assert_eq!(set.others.get(&child.id()), Some(&None), "this was its last check");
+    wanted.borrow_mut().insert(child.id());
+    set.others.insert(child.id(), long_ago);
+    set.again = Some(Instant::now());
+    set.refresh();
+    assert!(set.pids().contains(&child.id()));
+    end(child);
+}
+
 /// What a process has copied is not free while a process that it has forked lives.
 #[test]
 fn copies_are_inherited() {
