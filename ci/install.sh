@@ -49,14 +49,14 @@ case $action in
     ;;
 esac
 
-units=(hugelift-attach@.service hugelift-keep.service)
+units=(hugelift-attach@.service hugelift-keep.service hugelift.service)
 
 # Stops the daemons of the units that are removed. Those of a package with another prefix go on.
 stop_daemons() {
   local unit instances
   is_systemd_here || return 0
   instances=$(systemctl list-units --all --plain --no-legend 'hugelift-attach@*.service' | cut -d' ' -f1) || true
-  for unit in hugelift-keep.service $instances; do
+  for unit in hugelift.service hugelift-keep.service $instances; do
     case $(systemctl show --property FragmentPath "$unit") in
       "FragmentPath=$prefix/"*) systemctl stop "$unit" || echo "systemctl stop $unit failed" ;;
     esac
@@ -85,6 +85,7 @@ install_command() {
   for unit in "${units[@]}"; do fill "systemd/$unit" "lib/systemd/system/$unit"; done
   [ "$action" = install ] || forget_units
   put 644 systemd/keep.conf share/doc/hugelift/examples/keep.conf
+  put 644 systemd/service.toml share/doc/hugelift/examples/service.toml
   put 644 "$manual/completions/hugelift.bash" share/bash-completion/completions/hugelift
   put 644 "$manual/completions/_hugelift" share/zsh/site-functions/_hugelift
   put 644 "$manual/completions/hugelift.fish" share/fish/vendor_completions.d/hugelift.fish

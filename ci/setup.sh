@@ -52,6 +52,7 @@ tests=(
   "pg_ctlcluster postgresql"
   "patch patch"
   "perf linux-perf linux-tools-generic"
+  "promtool prometheus"
   "pkg-config pkg-config pkgconf"
   "php php-cli"
   "php-fpm php-fpm"

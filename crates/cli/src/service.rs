@@ -1,30 +1,137 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a subcommand needs that stays until it is asked to end: signals as a descriptor, and systemd.
+//! `hugelift service`: puts the programs of a machine on huge pages, as far as a policy says. [`hugelift_service`] does it.
 
-use crate::failure::Failure;
-use nix::errno::Errno;
-use nix::sys::signal::{SigSet, Signal};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
-use sd_notify::NotifyState;
+use crate::failure::{Exit, Failure};
+use crate::keep::{StatusArgs, show};
+use crate::output;
+use crate::process_id;
+use clap::{Args, Subcommand};
+use hugelift_core::service::policy::{CONFIG, DROP_INS, Policy};
+use hugelift_linux::io::console;
+use hugelift_service::answers::ask::SERVICE;
+use hugelift_service::machine::explain::{Explained, explain};
+use hugelift_service::{Source, daemon};
+use serde::Serialize;
+use std::path::PathBuf;
 
-/// Blocks these signals and SIGPIPE in the calling thread, and in those that it starts later. Returns a descriptor
-/// from which the signals are read, but for SIGPIPE.
+/// The version of the JSON that `hugelift service check` prints.
+const VERSION: u32 = 1;
+/// Programs with less code are shown with --all alone: no huge page fits.
+const LEAST: u64 = 2 << 20;
+
+/// Put the programs of this machine on huge pages, as a daemon
 ///
-/// # Errors
-/// signalfd(2)
-pub fn signals(wanted: &[Signal]) -> Result<SignalFd, Failure> {
-    let mut mask = SigSet::empty();
-    wanted.iter().for_each(|signal| mask.add(*signal));
-    let mut blocked = mask;
-    blocked.add(Signal::SIGPIPE);
-    let failed = |e: Errno| Failure::new(format!("cannot wait for signals: {e}"));
-    blocked.thread_block().map_err(failed)?;
-    SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC).map_err(failed)
+/// A policy says which processes it takes, and what it may do with them: keep their files huge in the page cache, copy their hot
+/// code, collapse their memory. Without a rule it keeps the files of programs of root and of system users in the page cache,
+/// and changes no process. What it has done stays when it ends. SIGHUP makes it read the policy again, SIGTERM ends it.
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct ServiceArgs {
+    #[command(subcommand)]
+    command: Option<ServiceCommand>,
+
+    #[command(flatten)]
+    policy: PolicyFiles,
+
+    /// The socket for `hugelift service status` [default: keep.sock in the runtime directory]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
 }
 
-/// Notifies systemd, if it has set `NOTIFY_SOCKET` (sd_notify(3)).
-pub fn notify(states: &[NotifyState]) {
-    if let Err(error) = sd_notify::notify(states) {
-        tracing::debug!(%error, "sd_notify");
+/// Where the policy is.
+#[derive(Args, Debug)]
+struct PolicyFiles {
+    /// The policy
+    #[arg(long, value_name = "FILE", default_value = CONFIG)]
+    config: PathBuf,
+
+    /// The folder of further files, *.toml, whose rules come first
+    #[arg(long, value_name = "FOLDER", default_value = DROP_INS)]
+    drop_ins: PathBuf,
+}
+
+#[derive(Subcommand, Debug)]
+enum ServiceCommand {
+    Check(CheckArgs),
+    Status(StatusArgs),
+}
+
+/// Check the policy, and say which rule takes which process that runs
+///
+/// Changes nothing. Exit status: 0 if the policy is in order, 125 if not.
+#[derive(Args, Debug)]
+struct CheckArgs {
+    #[command(flatten)]
+    policy: PolicyFiles,
+
+    /// Say of one process why each rule before does not take it
+    #[arg(long, value_name = "PID", value_parser = process_id::parse)]
+    pid: Option<u32>,
+
+    /// Also show processes that no rule takes, and those with less than 2 MB of code
+    #[arg(long)]
+    all: bool,
+
+    /// Print JSON, version 1 of the schema
+    #[arg(long)]
+    json: bool,
+}
+
+/// What `hugelift service check --json` prints.
+#[derive(Serialize)]
+struct Checked<'a> {
+    version: u32,
+    rules: Vec<String>,
+    processes: &'a [Explained],
+}
+
+/// Runs the daemon until SIGTERM, checks its policy, or asks a running one.
+///
+/// # Errors
+/// The policy is wrong, the daemon cannot start, or none answers.
+pub fn run(args: &ServiceArgs) -> Result<Exit, Failure> {
+    match &args.command {
+        Some(ServiceCommand::Check(args)) => check(args),
+        Some(ServiceCommand::Status(args)) => show(args, &SERVICE),
+        None => {
+            daemon::run(args.policy.source(), args.socket.as_deref())?;
+            Ok(Exit::SUCCESS)
+        }
     }
+}
+
+impl PolicyFiles {
+    fn source(&self) -> Source {
+        Source::Service(self.config.clone(), self.drop_ins.clone())
+    }
+
+    fn policy(&self) -> Result<Policy, Failure> {
+        Ok(self.source().read()?.policy.unwrap_or_default())
+    }
+}
+
+fn check(args: &CheckArgs) -> Result<Exit, Failure> {
+    let policy = args.policy.policy()?;
+    let mut processes = explain(&policy, args.pid)?;
+    let is_shown =
+        |one: &Explained| args.all || args.pid.is_some() || one.is_taken && one.code_bytes >= LEAST;
+    processes.retain(is_shown);
+    let rules: Vec<String> = policy.rules().iter().map(|rule| rule.name.clone()).collect();
+    if args.json {
+        console::print(&output::json(&Checked { version: VERSION, rules, processes: &processes })?)?;
+        return Ok(Exit::SUCCESS);
+    }
+    let mut text = match rules.len() {
+        0 => "the policy is in order; it has no rules, so the default takes processes of root and of system users\n".into(),
+        1 => "the policy is in order; it has one rule\n".into(),
+        count => format!("the policy is in order; it has {count} rules\n"),
+    };
+    for one in &processes {
+        text += &format!("{}\n", one.line());
+        if args.pid.is_some() {
+            one.why().iter().for_each(|line| text += &format!("    {line}\n"));
+        }
+    }
+    console::print(&text)?;
+    Ok(Exit::SUCCESS)
 }

@@ -283,6 +283,33 @@ pub const ALL: &[Ending] = &[
         examples: &[Example { line: "hugelift keep status", what: "ask the daemon" }],
     },
     Ending {
+        command: "service",
+        status: &[("0", "SIGTERM has ended it; what it has done stays"), FAILED],
+        examples: &[
+            Example {
+                line: "hugelift service",
+                what: "take the programs of this machine, in the foreground",
+            },
+            Example { line: "systemctl enable --now hugelift", what: "do so from now on" },
+        ],
+    },
+    Ending {
+        command: "service check",
+        status: &[("0", "the policy is in order"), ("125", "it is not, or hugelift failed; stderr says why")],
+        examples: &[
+            Example { line: "hugelift service check", what: "show which rule takes which process" },
+            Example {
+                line: "hugelift service check --pid 4711",
+                what: "say why the rules before do not take it",
+            },
+        ],
+    },
+    Ending {
+        command: "service status",
+        status: &[("0", "all files are huge"), ("1", "some are not"), ("125", "no daemon answers")],
+        examples: &[Example { line: "hugelift service status", what: "ask the daemon" }],
+    },
+    Ending {
         command: "store",
         status: &[("0", "success"), ("1", "'verify' found a damaged entry"), FAILED],
         examples: &[

@@ -31,6 +31,7 @@ const SCHEMAS: &[(&str, &str)] = schemas![
     "prime",
     "prime-plan",
     "report",
+    "service-check",
     "stat",
     "store-list",
     "top",

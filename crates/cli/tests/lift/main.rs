@@ -31,6 +31,7 @@ mod pages;
 mod parts;
 mod protections;
 mod running;
+mod service;
 mod shm;
 mod spans;
 mod state;

@@ -244,7 +244,8 @@ fn the_package_is_removed_with_its_daemons_and_leaves_nothing() {
     root.must(&["dpkg", "--force-unsafe-io", "--install", "/run/hugelift.deb"]);
     assert_eq!(root.noted(), "", "an upgrade");
     root.must(&["dpkg", "--remove", "hugelift"]);
-    let stopped = "stop hugelift-keep.service hugelift-attach@*.service\n--system daemon-reload\n";
+    let stopped =
+        "stop hugelift.service hugelift-keep.service hugelift-attach@*.service\n--system daemon-reload\n";
     assert_eq!(root.noted(), stopped);
     assert!(wants.join("hugelift-keep.service").symlink_metadata().is_ok());
     root.must(&["dpkg", "--purge", "hugelift"]);

@@ -113,6 +113,7 @@ fn every_file_is_installed_where_it_is_looked_for_and_removed_again() {
     assert!(!installed.contains_key(Path::new("bin/libhugelift_inside.so")));
     for (unit, start) in [
         ("hugelift-keep.service", "\nExecStart=/opt/h/bin/hugelift keep\n"),
+        ("hugelift.service", "\nExecStart=/opt/h/bin/hugelift service\n"),
         ("hugelift-attach@.service", "\nExecStart=/opt/h/bin/hugelift attach --watch --unit %i\n"),
     ] {
         let (mode, text) = &installed[&Path::new("lib/systemd/system").join(unit)];
@@ -121,6 +122,8 @@ fn every_file_is_installed_where_it_is_looked_for_and_removed_again() {
     }
     let example = fs::read(top().join("systemd/keep.conf")).expect("the example");
     assert_eq!(installed[Path::new("share/doc/hugelift/examples/keep.conf")], (0o644, example));
+    let example = fs::read(top().join("systemd/service.toml")).expect("the example");
+    assert_eq!(installed[Path::new("share/doc/hugelift/examples/service.toml")], (0o644, example));
     // Nothing is left to be filled in.
     for (path, (_, content)) in &installed {
         let text = String::from_utf8_lossy(content);
@@ -143,6 +146,7 @@ pub fn enable(root: &Path, prefix: &str) {
     fs::create_dir_all(&folder).expect("mkdir");
     for (name, unit) in [
         ("hugelift-keep.service", format!("{prefix}/lib/systemd/system/hugelift-keep.service")),
+        ("hugelift.service", format!("{prefix}/lib/systemd/system/hugelift.service")),
         ("hugelift-attach@redis.service", format!("{prefix}/lib/systemd/system/hugelift-attach@.service")),
         ("hugelift-attach@nginx.service", "/usr/lib/systemd/system/hugelift-attach@.service".into()),
     ] {
@@ -239,7 +243,7 @@ fn uninstall_stops_the_daemons_that_it_removes() {
     assert_eq!(run("install", true), "");
     assert_eq!(run("uninstall", false), "", "systemd does not run");
     // The unit of a package goes on.
-    let stopped = "stop hugelift-keep.service\nstop hugelift-attach@redis.service\n";
+    let stopped = "stop hugelift.service\nstop hugelift-keep.service\nstop hugelift-attach@redis.service\n";
     assert_eq!(run("uninstall", true), format!("{stopped}daemon-reload\n"));
 }
 

@@ -425,6 +425,27 @@ fn it_works_without_its_socket() {
     assert!(place.log().contains("cannot listen at /proc/no/keep.sock"), "{}", place.log());
 }
 
+/// A data file is kept as code is, and its bytes stay what they are.
+#[test]
+fn issue_32_1_a_data_file_is_kept() {
+    let place = place!();
+    let bytes: Vec<u8> = (0..4 * HUGE + 12345).map(|i| ((i * 7) >> 3) as u8).collect();
+    let data = place.path("data");
+    fs::write(&data, &bytes).unwrap();
+    fs::write(place.path("keep.conf"), format!("files = [\"{}\"]\n", data.display())).unwrap();
+    let mut daemon = place.start();
+    let status = daemon.until("the data file", is_done);
+    let file = &status["files"][0];
+    assert_eq!(
+        (&file["path"], file["whole_bytes"].as_u64()),
+        (&data.to_str().unwrap().into(), Some(4 * HUGE))
+    );
+    assert_eq!(file["locked_bytes"], file["whole_bytes"], "{status:#}");
+    assert_eq!(fs::read(&data).unwrap(), bytes);
+    daemon.signal(Signal::SIGTERM);
+    assert_eq!(daemon.end(), End::Code(0));
+}
+
 #[test]
 fn once() {
     let place = place!();

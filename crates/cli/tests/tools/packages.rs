@@ -233,8 +233,8 @@ fn the_rpm_stops_its_daemons_and_forgets_them_when_it_is_removed() {
         must(&mut systemd.command(is_running, &["sh", "-c", script, "rpm", versions]));
         systemd.noted()
     };
-    let disable = "--no-reload disable hugelift-keep.service hugelift-attach@.service\n";
-    let stop = "stop hugelift-keep.service hugelift-attach@*.service\n";
+    let disable = "--no-reload disable hugelift.service hugelift-keep.service hugelift-attach@.service\n";
+    let stop = "stop hugelift.service hugelift-keep.service hugelift-attach@*.service\n";
     assert_eq!(run(&before, "1", true), "", "an upgrade");
     assert_eq!(run(&behind, "1", true), "daemon-reload\n", "an upgrade");
     assert_eq!(run(&before, "0", true), format!("{disable}{stop}"));

@@ -3,24 +3,30 @@
 //! round. Each turn does a bounded amount of work and never blocks, so that SIGTERM ends the daemon
 //! at once, whatever other processes do.
 
-use super::clients::Clients;
-use super::config::read_config;
-use super::journal::{Level, log};
-use super::keeper::Keeper;
-use super::pressure::{Pressed, Pressure};
-use super::socket::{Socket, SocketError};
-use super::watch::{self, Changes};
-use super::worker::{Done, Task, Worker};
-use crate::failure::{Exit, Failure};
-use crate::service::{notify, signals};
-use hugelift_core::keep::Config;
+use crate::answers::clients::Clients;
+use crate::answers::process::ProcessStatus;
+use crate::answers::socket::{Socket, SocketError};
+use crate::answers::status::Status;
+use crate::files::keeper::Keeper;
+use crate::files::observed::Observed;
+use crate::files::settings::{Settings, Source, memory};
+use crate::files::watch::{self, Changes};
+use crate::files::worker::{Done, Task, Worker};
+use crate::journal::{Level, log};
+use crate::machine::thread::MachineThread;
+use crate::pressure::{Pressed, Pressure};
+use crate::publish::Publisher;
+use crate::signals::{notify, signals};
 use hugelift_core::printable;
+use hugelift_core::proc_stat::Identity;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::mman::munlockall;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
 use sd_notify::NotifyState;
+use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::rc::Rc;
@@ -34,37 +40,56 @@ const SETTLE_TIME: Duration = Duration::from_secs(1);
 const MAX_DELAY: Duration = Duration::from_secs(10);
 /// Events are read at most once in this time, however many there are.
 const EVENTS_PAUSE: Duration = Duration::from_millis(100);
+/// After the start of a round the next one for the files of new processes begins this much later at the earliest, and so many
+/// times later than the round took.
+const OBSERVED_PAUSE: Duration = Duration::from_secs(30);
+const PAUSE_SHARE: u32 = 100;
+/// What was seen of the machine is taken this often.
+const OBSERVE: Duration = Duration::from_secs(1);
 /// Pages are locked again this long after memory was last short.
 const RELOCK_AFTER: Duration = Duration::from_secs(60);
 
-/// Does one round without locks; the exit status is 1 if not all is huge.
-pub fn once(config: Config) -> Exit {
-    let mut keeper = Keeper::new(config, Arc::new(AtomicBool::new(false)));
-    keeper.round();
-    keeper.status(String::new()).exit()
+/// Does one round without locks, and returns whether all is huge.
+///
+/// # Errors
+/// The settings cannot be read.
+pub fn once(source: &Source) -> Result<bool, String> {
+    let mut keeper = Keeper::new(source.read()?, Arc::new(AtomicBool::new(false)));
+    keeper.round(&Observed::default());
+    Ok(keeper.status(String::new()).is_huge())
 }
 
 /// Keeps what the configuration says until SIGTERM.
 ///
 /// # Errors
 /// It cannot start, or the thread with the rounds has ended.
-pub fn run(path: &Path, socket: Option<&Path>) -> Result<Exit, Failure> {
+pub fn run(source: Source, socket: Option<&Path>) -> Result<(), String> {
     // Blocked before the socket is made, which a signal would leave behind.
     let signals = signals(&[Signal::SIGHUP, Signal::SIGTERM, Signal::SIGINT])?;
-    let config = read_config(path)?;
+    let settings = source.read()?;
     let socket = match Socket::new(socket) {
         Ok(socket) => Some(socket),
-        Err(SocketError::Taken(why)) => return Err(why.into()),
+        Err(SocketError::Taken(why)) => return Err(why),
         // The daemon works without a socket too, for example on a full disk.
         Err(SocketError::Failed(why)) => {
             log(Level::Warning, &format!("{why}; hugelift keep goes on without a socket"));
             None
         }
     };
+    raise_file_limit();
+    let machine = settings.policy.clone().map(|policy| MachineThread::start(policy, memory())).transpose()?;
     let (folders, changes) = watch::start()?;
     let mut daemon = Daemon {
-        group: config.group.clone(),
-        worker: Worker::start(path, config, folders)?,
+        group: settings.keep.group.clone(),
+        machine,
+        publisher: settings.policy.as_ref().map(|policy| Publisher::start(&policy.metrics)),
+        status: None,
+        observed: BTreeSet::new(),
+        is_behind: false,
+        last: Instant::now(),
+        took: Duration::ZERO,
+        observe_at: Instant::now(),
+        worker: Worker::start(source, settings, folders)?,
         changes,
         events_paused_until: Instant::now(),
         socket,
@@ -78,11 +103,27 @@ pub fn run(path: &Path, socket: Option<&Path>) -> Result<Exit, Failure> {
     daemon.open_to_group();
     daemon.live(&signals)?;
     notify(&[NotifyState::Stopping]);
+    if let Some(machine) = daemon.machine.take() {
+        machine.end();
+    }
     // The thread may be in the middle of a file. The end of the process releases what it holds.
-    Ok(Exit::SUCCESS)
+    Ok(())
 }
 
 struct Daemon {
+    /// The processes of the machine, where a policy takes them.
+    machine: Option<MachineThread>,
+    publisher: Option<Publisher>,
+    /// The processes whose files are kept; whether the last round did not know one of them; and when it began.
+    observed: BTreeSet<Identity>,
+    is_behind: bool,
+    last: Instant,
+    /// How long the last round took.
+    took: Duration,
+    /// When what was seen of the machine is taken next.
+    observe_at: Instant,
+    /// What was found after the last round.
+    status: Option<Status>,
     worker: Worker,
     changes: Changes,
     /// No events are read before this time.
@@ -112,7 +153,7 @@ struct Ready {
 }
 
 impl Daemon {
-    fn live(&mut self, signals: &SignalFd) -> Result<(), Failure> {
+    fn live(&mut self, signals: &SignalFd) -> Result<(), String> {
         loop {
             let ready = self.wait(signals)?;
             let mut reload = false;
@@ -139,10 +180,17 @@ impl Daemon {
                     self.delay_round();
                 }
             }
+            if self.is_behind {
+                self.next = self.next.min(self.last + OBSERVED_PAUSE.max(self.took * PAUSE_SHARE));
+            }
             if !self.worker.is_busy() && Instant::now() >= self.next {
                 self.round();
             }
+            self.observe()?;
             self.clients.serve();
+            if ready.listener && self.machine.is_some() {
+                self.answer_anew();
+            }
             if let (true, Some(socket), Some(answer)) = (ready.listener, &self.socket, &self.answer) {
                 self.clients.accept(socket.listener(), answer);
             }
@@ -150,7 +198,7 @@ impl Daemon {
     }
 
     /// Waits until there is something to do.
-    fn wait(&self, signals: &SignalFd) -> Result<Ready, Failure> {
+    fn wait(&self, signals: &SignalFd) -> Result<Ready, String> {
         let now = Instant::now();
         let busy = self.worker.is_busy();
         // Events that come during a round wait until the round has set the watches.
@@ -163,12 +211,16 @@ impl Daemon {
         let trigger = self.pressure.as_ref().map(|p| PollFd::new(p.as_fd(), PollFlags::POLLPRI));
         let pressure = add(&mut fds, trigger);
         let listener = add(&mut fds, listens.map(|s| input(s.listener().as_fd())));
+        fds.extend(self.publisher.iter().flat_map(|publisher| publisher.server.wanted(now)));
         fds.extend(self.clients.fds().map(|fd| PollFd::new(fd, PollFlags::POLLOUT)));
 
         let times = [
             (!busy).then_some(self.next),
             (!busy && !reads_events).then_some(self.events_paused_until),
             self.clients.next_deadline(),
+            self.machine.as_ref().map(|_| self.observe_at),
+            self.publisher.as_ref().and_then(Publisher::next),
+            self.publisher.as_ref().and_then(|publisher| publisher.server.next_deadline(now)),
         ];
         let timeout = match times.into_iter().flatten().min() {
             // Rounded up: after waking too early the loop would only wait again.
@@ -181,7 +233,7 @@ impl Daemon {
         match poll(&mut fds, timeout) {
             Ok(_) => {}
             Err(Errno::EINTR) => return Ok(Ready::default()),
-            Err(error) => return Err(format!("poll: {error}").into()),
+            Err(error) => return Err(format!("poll: {error}")),
         }
         let seen = |at: Option<usize>| at.and_then(|at| fds[at].revents()).filter(|seen| !seen.is_empty());
         Ok(Ready {
@@ -192,20 +244,49 @@ impl Daemon {
         })
     }
 
+    /// Takes what the thread has seen of the machine since: whose files are kept, and what is published.
+    fn observe(&mut self) -> Result<(), String> {
+        let Some(machine) = &self.machine else { return Ok(()) };
+        if machine.has_ended() {
+            return Err("the thread that watches the machine has ended".into());
+        }
+        let seen = machine.seen();
+        if Instant::now() >= self.observe_at {
+            self.observe_at = Instant::now() + OBSERVE;
+            self.is_behind |= !seen.cached.is_subset(&self.observed);
+            self.observed.clone_from(&seen.cached);
+            self.worker.observe(seen.cached.iter().copied().collect());
+        }
+        if let Some(publisher) = &mut self.publisher {
+            publisher.turn(&seen, self.status.as_ref());
+        }
+        Ok(())
+    }
+
     fn round(&mut self) {
         let relieved = self.short.is_none_or(|at| at.elapsed() >= RELOCK_AFTER);
         if relieved && !self.worker.may_lock() {
             self.worker.set_may_lock(true);
         }
         self.changed = None;
+        (self.is_behind, self.last) = (false, Instant::now());
         self.worker.ask(Task::Round);
     }
 
     /// Takes the result of a task.
     fn take(&mut self, done: Done) {
-        let text = printable::json(&done.status).unwrap_or_default() + "\n";
-        let first = self.answer.replace(text.into_bytes().into()).is_none();
+        let first = self.status.replace(done.status).is_none();
+        self.answer_anew();
+        if let Some(Settings { policy: Some(policy), .. }) = done.settings
+            && let Some(machine) = &mut self.machine
+        {
+            // The old one listens at the same places, perhaps.
+            self.publisher = None;
+            self.publisher = Some(Publisher::start(&policy.metrics));
+            machine.obey(policy, memory());
+        }
         let Some(watched) = done.watched else { return };
+        self.took = self.last.elapsed();
         self.changes.set(watched);
         if self.group != done.group {
             self.group = done.group;
@@ -218,6 +299,15 @@ impl Daemon {
         if first || done.task == Task::Reload {
             notify(&[NotifyState::Ready]);
         }
+    }
+
+    /// Makes the answer to who asks.
+    fn answer_anew(&mut self) {
+        let Some(status) = &mut self.status else { return };
+        let seen = self.machine.as_ref().map(MachineThread::seen);
+        status.processes = seen.map(|seen| seen.taken.iter().map(ProcessStatus::new).collect());
+        let text = printable::json(status).unwrap_or_default() + "\n";
+        self.answer = Some(text.into_bytes().into());
     }
 
     /// Delays the next round after a change, until nothing changes any more.
@@ -236,7 +326,7 @@ impl Daemon {
 
     fn open_to_group(&self) {
         if let Some(Err(error)) = self.socket.as_ref().map(|s| s.set_group(self.group.as_deref())) {
-            log(Level::Warning, &error.message);
+            log(Level::Warning, &error);
         }
     }
 
@@ -252,13 +342,22 @@ impl Daemon {
         }
         self.short = Some(Instant::now());
         if self.worker.may_lock() {
-            log(Level::Warning, "memory is short: nothing is locked until there is enough again");
+            if self.status.as_ref().is_some_and(|status| status.locked_bytes > 0) {
+                log(Level::Warning, "memory is short: nothing is locked until there is enough again");
+            }
             self.worker.set_may_lock(false);
             // Unlocks at once, also during a round; the thread removes the mappings later.
             let _ = munlockall();
             self.worker.ask(Task::Unlock);
         }
         self.next = self.next.min(Instant::now() + RELOCK_AFTER);
+    }
+}
+
+/// Allows this process as many descriptors as it may have: each file of a round is open.
+fn raise_file_limit() {
+    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
     }
 }
 

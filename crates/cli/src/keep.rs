@@ -1,35 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `hugelift keep`: primes programs and files at its start and whenever they change, and keeps
-//! their huge pages from being evicted.
-//!
-//! ```text
-//!   daemon    one loop: signals, inotify, clients, timers
-//!                |  task                            ^  result
-//!                v                                  |
-//!   worker    a thread: finds the files, primes them, locks them
-//! ```
-//!
-//! The loop waits neither for the thread nor for a client. The daemon holds only mappings and a
-//! socket: if it is killed, only the socket's name is left, which the next daemon replaces.
-
-mod ask;
-mod clients;
-mod config;
-mod daemon;
-mod journal;
-mod keeper;
-mod pressure;
-mod socket;
-mod status;
-mod wanted;
-mod watch;
-mod worker;
+//! their huge pages from being evicted. [`hugelift_service`] does it.
 
 use crate::failure::{Exit, Failure};
 use clap::{Args, Subcommand};
-use config::read_config;
 use hugelift_core::keep::CONFIG;
+use hugelift_linux::io::console;
+use hugelift_service::answers::ask::{Daemon, KEEP, ask};
+use hugelift_service::answers::status;
+use hugelift_service::{Source, daemon};
 use std::path::PathBuf;
+
+/// Exit status where some of what is wanted is not huge.
+const NOT_ALL: i32 = 1;
 
 /// Keep programs and files on huge pages, as a daemon
 ///
@@ -79,11 +62,26 @@ pub struct StatusArgs {
 /// # Errors
 /// The daemon cannot start, or none answers.
 pub fn run(args: &KeepArgs) -> Result<Exit, Failure> {
-    if let Some(KeepCommand::Status(args)) = &args.command {
-        return status::show(args.socket.as_deref(), args.json);
+    let source = Source::Keep(args.config.clone());
+    match (&args.command, args.once) {
+        (Some(KeepCommand::Status(args)), _) => show(args, &KEEP),
+        (None, true) => Ok(exit(daemon::once(&source)?)),
+        (None, false) => {
+            daemon::run(source, args.socket.as_deref())?;
+            Ok(Exit::SUCCESS)
+        }
     }
-    match args.once {
-        true => Ok(daemon::once(read_config(&args.config)?)),
-        false => daemon::run(&args.config, args.socket.as_deref()),
-    }
+}
+
+/// Shows what a daemon answers.
+pub(crate) fn show(args: &StatusArgs, daemon: &Daemon) -> Result<Exit, Failure> {
+    let answer = ask(args.socket.as_deref(), daemon)?;
+    let status = status::parse(&answer)?;
+    console::print(&if args.json { answer } else { status::text(&status) })?;
+    Ok(exit(status.is_huge()))
+}
+
+/// Returns the exit status.
+fn exit(is_huge: bool) -> Exit {
+    if is_huge { Exit::SUCCESS } else { Exit(NOT_ALL) }
 }

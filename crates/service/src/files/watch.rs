@@ -5,7 +5,6 @@
 //! reads the events.
 
 use super::wanted::Names;
-use crate::failure::Failure;
 use hugelift_core::printable::Escape;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 use std::collections::{BTreeMap, HashMap};
@@ -46,7 +45,7 @@ pub struct Set {
 ///
 /// # Errors
 /// inotify_init(2) fails.
-pub fn start() -> Result<(Folders, Changes), Failure> {
+pub fn start() -> Result<(Folders, Changes), String> {
     let flags = InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC;
     let inotify = Inotify::init(flags).map_err(|e| {
         format!("cannot watch for changes: inotify_init: {e}; see /proc/sys/fs/inotify/max_user_instances")

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Finds the files that a configuration names.
 
-use crate::failure::Failure;
+use super::file::KeptFile;
+use super::observed::is_kept;
 use hugelift_core::keep::{Config, base_of};
 use hugelift_core::maps::FileId;
 use hugelift_linux::elf::elf_file::ElfFile;
@@ -19,12 +20,14 @@ const MAX_FILES: usize = 4096;
 #[derive(Default)]
 pub struct Wanted {
     /// The files in the order of the configuration, each once.
-    pub files: Vec<ElfFile>,
+    pub files: Vec<KeptFile>,
     /// Names for which there is no file, or one that cannot be read: a line each.
     pub missing: Vec<String>,
     /// The folders to watch, and the names that matter in each.
     pub folders: BTreeMap<PathBuf, Names>,
     known: HashSet<FileId>,
+    /// How many of the files the configuration names.
+    named: usize,
 }
 
 /// Names in a folder.
@@ -47,21 +50,42 @@ impl Names {
 }
 
 impl Wanted {
+    /// Adds the files at these paths that are there. A change in their folders is watched for, as of all others.
+    pub fn add_observed<'a>(&mut self, config: &Config, paths: impl Iterator<Item = &'a Path>) {
+        self.named = self.files.len();
+        for path in paths {
+            if path.exists() && !is_kept(path) {
+                continue;
+            }
+            match KeptFile::open(path) {
+                Ok(file) => self.add(config, file),
+                // It was removed, perhaps by an upgrade that is not done yet.
+                Err(_) => self.watch(path),
+            }
+        }
+    }
+
+    /// Returns the files that the configuration names, and those that were observed.
+    pub fn parts(&self) -> (&[KeptFile], &[KeptFile]) {
+        self.files.split_at(self.named.min(self.files.len()))
+    }
+
     /// Finds what `config` names.
     pub fn find(config: &Config) -> Wanted {
         let mut wanted = Wanted::default();
         for name in &config.programs {
             if let Err(error) = wanted.add_program(config, name) {
-                wanted.missing.push(error.message);
+                wanted.missing.push(error);
             }
         }
         for pattern in &config.files {
             wanted.add_pattern(config, pattern);
         }
+        wanted.named = wanted.files.len();
         wanted
     }
 
-    fn add_program(&mut self, config: &Config, name: &str) -> Result<(), Failure> {
+    fn add_program(&mut self, config: &Config, name: &str) -> Result<(), String> {
         if name.contains('/') {
             self.watch(Path::new(name));
         }
@@ -71,7 +95,7 @@ impl Wanted {
         let program = needed(ElfFile::open(&elf).map_err(|e| e.to_string())?);
         self.missing
             .extend(program.missing.iter().map(|lib| format!("{name}: the loader would not find {lib}")));
-        program.files.into_iter().for_each(|file| self.add(config, file));
+        program.files.into_iter().for_each(|file| self.add(config, KeptFile::Code(file)));
         Ok(())
     }
 
@@ -102,27 +126,27 @@ impl Wanted {
         }
     }
 
-    /// Adds the file at `path`; returns whether it is an ELF file that can be read.
+    /// Adds the file at `path`; returns whether it can be read.
     fn add_path(&mut self, config: &Config, path: &Path) -> bool {
-        match ElfFile::open(path) {
+        match KeptFile::open(path) {
             Ok(file) => {
                 self.add(config, file);
                 true
             }
             Err(error) => {
                 self.watch(path);
-                self.missing.push(error.to_string());
+                self.missing.push(error);
                 false
             }
         }
     }
 
-    fn add(&mut self, config: &Config, file: ElfFile) {
-        self.watch(&file.path);
-        let real = std::fs::canonicalize(&file.path).unwrap_or_else(|_| file.path.clone());
+    fn add(&mut self, config: &Config, file: KeptFile) {
+        self.watch(file.path());
+        let real = std::fs::canonicalize(file.path()).unwrap_or_else(|_| file.path().to_path_buf());
         self.watch(&real);
-        let wanted = config.filter.takes_path(&file.path) && config.filter.takes_path(&real);
-        if wanted && self.files.len() < MAX_FILES && self.known.insert(file.id) {
+        let wanted = config.filter.takes_path(file.path()) && config.filter.takes_path(&real);
+        if wanted && self.files.len() < MAX_FILES && self.known.insert(file.id()) {
             self.files.push(file);
         }
     }

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The files that are kept, and a round over them.
 
-use super::journal::{Level, log};
-use super::status::{FileStatus, Status};
+use super::file::KeptFile;
+use super::observed::Observed;
+use super::settings::Settings;
 use super::wanted::{Names, Wanted};
+use crate::answers::status::{FileStatus, Status};
+use crate::journal::{Level, log};
 use hugelift_core::addr::{PageSize, human_bytes};
 use hugelift_core::keep::Config;
 use hugelift_core::maps::FileId;
 use hugelift_core::prime::{FileReport, Obstacle};
 use hugelift_core::printable::Escape;
-use hugelift_linux::elf::elf_file::ElfFile;
-use hugelift_pages::pagecache::prime::{Locked, Primer, Stamp, blocked, check, huge_page, prime, stamp};
+use hugelift_pages::pagecache::prime::{Locked, Primer, Stamp, huge_page};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,12 +23,14 @@ pub struct Keeper {
     config: Config,
     page: Result<PageSize, Obstacle>,
     files: BTreeMap<FileId, Kept>,
-    /// The files in the order of the configuration.
+    /// The files in the order of the configuration, then those that were observed.
     order: Vec<FileId>,
     missing: Vec<String>,
     lock_error: Option<String>,
     may_lock: Arc<AtomicBool>,
     edges: Primer,
+    /// Bytes of data files of processes that a round may read.
+    observed: u64,
 }
 
 /// One file.
@@ -41,10 +45,11 @@ struct Kept {
 }
 
 impl Keeper {
-    /// Makes a keeper of what `config` names. Pages are locked in memory only while `may_lock` is set.
-    pub fn new(config: Config, may_lock: Arc<AtomicBool>) -> Keeper {
+    /// Makes a keeper of what the settings name. Pages are locked in memory only while `may_lock` is set.
+    pub fn new(settings: Settings, may_lock: Arc<AtomicBool>) -> Keeper {
         Keeper {
-            config,
+            observed: settings.observed,
+            config: settings.keep,
             page: huge_page(),
             files: BTreeMap::new(),
             order: Vec::new(),
@@ -55,9 +60,9 @@ impl Keeper {
         }
     }
 
-    /// Changes the configuration from the next round on.
-    pub fn configure(&mut self, config: Config) {
-        self.config = config;
+    /// Changes the settings from the next round on.
+    pub fn configure(&mut self, settings: Settings) {
+        (self.config, self.observed) = (settings.keep, settings.observed);
     }
 
     /// Returns the configuration.
@@ -74,21 +79,25 @@ impl Keeper {
         self.may_lock.load(Ordering::Relaxed)
     }
 
-    /// Finds the files of the configuration, primes those that are not huge, locks what the budget
+    /// Finds the files of the configuration and those that were observed, primes those that are not huge, locks what the budget
     /// allows, and releases files that are no longer in it. Returns the folders to watch.
-    pub fn round(&mut self) -> BTreeMap<PathBuf, Names> {
-        let wanted = Wanted::find(&self.config);
+    pub fn round(&mut self, observed: &Observed) -> BTreeMap<PathBuf, Names> {
+        let mut wanted = Wanted::find(&self.config);
+        wanted.add_observed(&self.config, observed.paths());
         for missing in wanted.missing.iter().filter(|m| !self.missing.contains(m)) {
             log(Level::Warning, missing);
         }
-        self.missing = wanted.missing;
-        self.order = wanted.files.iter().map(|f| f.id).collect();
+        self.missing = std::mem::take(&mut wanted.missing);
+        self.order = wanted.files.iter().map(KeptFile::id).collect();
         // Done first: a removed file keeps its disk space as long as it is open.
         self.files.retain(|id, _| self.order.contains(id));
-        for file in &wanted.files {
-            self.refresh(file);
-        }
-        self.lock(&wanted.files);
+        let (named, observed) = wanted.parts();
+        let mut budget = self.config.budget;
+        named.iter().for_each(|file| self.refresh(file, &mut budget, true));
+        // What is in no whole huge page costs more than it brings where nobody has asked for the file.
+        let mut budget = self.observed;
+        observed.iter().for_each(|file| self.refresh(file, &mut budget, false));
+        self.lock(named);
         for id in &self.order {
             if let Some(kept) = self.files.get_mut(id) {
                 kept.log_changes();
@@ -97,35 +106,36 @@ impl Keeper {
         wanted.folders
     }
 
-    fn refresh(&mut self, file: &ElfFile) {
+    fn refresh(&mut self, file: &KeptFile, budget: &mut u64, with_edges: bool) {
         let page = match &self.page {
             Ok(page) => *page,
             Err(obstacle) => {
-                let report = blocked(file, obstacle);
-                self.files.entry(file.id).or_insert_with(|| Kept::new(report, stamp(file)));
+                let report = file.blocked(obstacle);
+                self.files.entry(file.id()).or_insert_with(|| Kept::new(report, file.stamp()));
                 return;
             }
         };
-        let now = stamp(file);
-        match self.files.get_mut(&file.id) {
+        let now = file.stamp();
+        match self.files.get_mut(&file.id()) {
             Some(kept) if kept.stamp == now => {
-                if let Some(report) = renewed(&kept.report, file, page) {
+                if let Some(report) = renewed(&kept.report, file, page, budget) {
                     kept.report = report;
                 }
             }
             Some(kept) => {
                 kept.unlock();
-                kept.report = primed(file, page, &mut self.edges);
+                kept.report = primed(file, page, with_edges.then_some(&mut self.edges), budget);
                 kept.stamp = now;
             }
             None => {
-                self.files.insert(file.id, Kept::new(primed(file, page, &mut self.edges), now));
+                let report = primed(file, page, with_edges.then_some(&mut self.edges), budget);
+                self.files.insert(file.id(), Kept::new(report, now));
             }
         }
     }
 
     /// Locks huge pages, in the order of the configuration, as far as the budget goes.
-    fn lock(&mut self, files: &[ElfFile]) {
+    fn lock(&mut self, files: &[KeptFile]) {
         let Ok(page) = self.page else { return };
         let mut left = self.config.budget;
         let mut error = None;
@@ -134,7 +144,7 @@ impl Keeper {
             if !self.may_lock() {
                 left = 0;
             }
-            let Some(kept) = self.files.get_mut(&file.id) else { continue };
+            let Some(kept) = self.files.get_mut(&file.id()) else { continue };
             let may = usize::try_from(left / page.bytes()).unwrap_or(usize::MAX);
             let pages = kept.report.huge_pages.iter().copied().take(may).collect::<Vec<u64>>();
             left -= pages.len() as u64 * page.bytes();
@@ -144,7 +154,7 @@ impl Keeper {
                 // After a failure the next round tries again.
                 kept.asked = if failed.is_none() { pages } else { Vec::new() };
                 kept.locked = locked;
-                error = error.or(failed.map(|e| lock_error(&file.path, &e)));
+                error = error.or(failed.map(|e| lock_error(file.path(), &e)));
             }
         }
         if let Some(error) = error.as_ref().filter(|e| self.lock_error.as_ref() != Some(e)) {
@@ -162,7 +172,7 @@ impl Keeper {
             .map(|kept| FileStatus::new(&kept.report, kept.locked.bytes()))
             .collect();
         Status {
-            version: super::status::VERSION,
+            version: crate::answers::status::VERSION,
             pid: std::process::id(),
             config,
             budget_bytes: self.config.budget,
@@ -171,13 +181,14 @@ impl Keeper {
             released: !self.may_lock(),
             missing: self.missing.clone(),
             files,
+            processes: None,
         }
     }
 }
 
 /// Checks a file that was primed before, and primes it again if that may help. Returns `None` if
 /// nothing can have changed.
-fn renewed(known: &FileReport, file: &ElfFile, page: PageSize) -> Option<FileReport> {
+fn renewed(known: &FileReport, file: &KeptFile, page: PageSize, budget: &mut u64) -> Option<FileReport> {
     let has = |report: &FileReport, one: fn(&Obstacle) -> bool| {
         report.obstacles().iter().any(|(_, blocked)| one(&blocked.obstacle))
     };
@@ -185,7 +196,7 @@ fn renewed(known: &FileReport, file: &ElfFile, page: PageSize) -> Option<FileRep
     if has(known, |o| matches!(o, Obstacle::NoLargeFolios(_))) {
         return None;
     }
-    let now = check(file, page);
+    let now = file.check(page);
     // While a process uses the file, priming would evict pages that it has not mapped, and that it
     // would then read again.
     let waits = |o: &Obstacle| {
@@ -198,7 +209,7 @@ fn renewed(known: &FileReport, file: &ElfFile, page: PageSize) -> Option<FileRep
         )
     };
     let idle = now.obstacles().iter().all(|(_, blocked)| waits(&blocked.obstacle));
-    Some(if idle { now } else { prime(file, page) })
+    Some(if idle { now } else { file.prime(page, budget) })
 }
 
 fn lock_error(path: &std::path::Path, error: &std::io::Error) -> String {
@@ -211,10 +222,13 @@ fn lock_error(path: &std::path::Path, error: &std::io::Error) -> String {
     format!("{}: cannot lock its pages: {error}{limit}; {help}", path.escaped())
 }
 
-/// Primes a file that is new or has changed, its edges included.
-fn primed(file: &ElfFile, page: PageSize, edges: &mut Primer) -> FileReport {
-    let report = prime(file, page);
-    FileReport { edges: edges.prime(file, page, true), ..report }
+/// Primes a file that is new or has changed, its edges included if there is a primer for them.
+fn primed(file: &KeptFile, page: PageSize, edges: Option<&mut Primer>, budget: &mut u64) -> FileReport {
+    let report = file.prime(page, budget);
+    match edges {
+        Some(edges) => file.prime_edges(edges, page, budget, report),
+        None => report,
+    }
 }
 
 impl Kept {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The daemon's socket in the file system: which users may connect, and which file it may replace.
 
-use crate::failure::Failure;
 use hugelift_core::printable::Escape;
 use hugelift_linux::io::entry::rename_to_free;
 use nix::errno::Errno;
@@ -119,12 +118,10 @@ impl Socket {
     ///
     /// # Errors
     /// The group does not exist, or the socket cannot be given to it; then only this user may connect.
-    pub fn set_group(&self, group: Option<&str>) -> Result<(), Failure> {
+    pub fn set_group(&self, group: Option<&str>) -> Result<(), String> {
         let file = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         let mode = |mode| set_permissions(&file, Permissions::from_mode(mode));
-        let failed = |e: io::Error| {
-            Failure::new(format!("cannot set the access rights of {}: {e}", self.path.escaped()))
-        };
+        let failed = |e: io::Error| format!("cannot set the access rights of {}: {e}", self.path.escaped());
         mode(0o600).map_err(failed)?;
         let Some(name) = group else { return Ok(()) };
         let found = Group::from_name(name).ok().flatten();
@@ -133,8 +130,7 @@ impl Socket {
                 "group: there is no group '{name}', so only {} may ask at {}",
                 owner_name(),
                 self.path.escaped()
-            )
-            .into());
+            ));
         };
         if let Err(error) = chown(&file, None, Some(gid.as_raw())) {
             return Err(format!(
@@ -142,8 +138,7 @@ impl Socket {
                  be a member of the group, as by SupplementaryGroups={name} in its unit",
                 self.path.escaped(),
                 owner_name()
-            )
-            .into());
+            ));
         }
         mode(0o660).map_err(|e| {
             let _ = chown(&file, None, Some(Gid::effective().as_raw()));

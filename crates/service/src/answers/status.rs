@@ -1,20 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `hugelift keep status`: the daemon's state, as it sends it and as it is printed.
 
-use super::ask::ask;
-use crate::failure::{Exit, Failure};
+use crate::answers::process::ProcessStatus;
 use hugelift_core::addr::human_bytes;
 use hugelift_core::prime::{Blocked, FileReport};
 use hugelift_core::printable::Untrusted;
-use hugelift_linux::io::console;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
-use std::path::Path;
 
 /// Version of the JSON schema.
 pub const VERSION: u32 = 1;
-/// Exit status where some of what is wanted is not huge.
-const NOT_ALL: i32 = 1;
 
 /// The state of a daemon.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -37,6 +32,9 @@ pub struct Status {
     pub missing: Vec<String>,
     /// The files that it keeps.
     pub files: Vec<FileStatus>,
+    /// The processes that the policy takes; none from `hugelift keep`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processes: Option<Vec<ProcessStatus>>,
 }
 
 /// One file.
@@ -88,29 +86,22 @@ impl FileStatus {
 
 impl Status {
     /// Returns whether all that the configuration names exists and is huge.
-    fn is_huge(&self) -> bool {
+    pub fn is_huge(&self) -> bool {
         self.missing.is_empty() && self.files.iter().all(|f| f.huge_bytes == f.whole_bytes)
     }
-
-    /// Returns the exit status: 0 if all is huge, else 1.
-    pub fn exit(&self) -> Exit {
-        if self.is_huge() { Exit::SUCCESS } else { Exit(NOT_ALL) }
-    }
 }
 
-/// Asks the daemon, and prints its answer.
+/// Parses the answer of a daemon.
 ///
 /// # Errors
-/// No daemon answers, or its answer cannot be read or printed.
-pub fn show(path: Option<&Path>, json: bool) -> Result<Exit, Failure> {
-    let answer = ask(path)?;
-    let status: Status = serde_json::from_str(&answer)
-        .map_err(|e| format!("the answer is not that of a hugelift keep of this version: {e}"))?;
-    console::print(&if json { answer } else { text(&status) })?;
-    Ok(status.exit())
+/// It is not that of a daemon of this version.
+pub fn parse(answer: &str) -> Result<Status, String> {
+    serde_json::from_str(answer)
+        .map_err(|e| format!("the answer is not that of a daemon of this version of hugelift: {e}"))
 }
 
-fn text(status: &Status) -> String {
+/// Returns what is shown of it to people.
+pub fn text(status: &Status) -> String {
     let mut out = String::new();
     let sum = |of: fn(&FileStatus) -> u64| status.files.iter().map(of).sum::<u64>();
     let (huge, whole) = (human_bytes(sum(|f| f.huge_bytes)), human_bytes(sum(|f| f.whole_bytes)));
@@ -131,6 +122,9 @@ fn text(status: &Status) -> String {
         for obstacle in &file.obstacles {
             let _ = writeln!(out, "    {}: {}", human_bytes(obstacle.bytes), obstacle.detail);
         }
+    }
+    for process in status.processes.iter().flatten() {
+        let _ = writeln!(out, "{}", process.text());
     }
     out
 }

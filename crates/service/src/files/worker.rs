@@ -2,20 +2,19 @@
 //! The thread that does the rounds. A round reads files, and users who can write to them can make
 //! that take long. So the daemon never waits for this thread, not even at its end.
 
-use super::config::read_config;
-use super::journal::{Level, log};
 use super::keeper::Keeper;
-use super::status::Status;
+use super::observed::Observed;
+use super::settings::{Settings, Source};
 use super::watch::{Folders, Watched};
-use crate::failure::Failure;
-use hugelift_core::keep::Config;
+use crate::answers::status::Status;
+use crate::journal::{Level, log};
 use hugelift_core::printable::Escape;
+use hugelift_core::proc_stat::Identity;
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// How many times a round is done at most, if each finds new folders to watch.
@@ -42,6 +41,8 @@ pub struct Done {
     pub watched: Option<Watched>,
     /// The time until the next round.
     pub interval: Duration,
+    /// The settings, if they were read again and are in order.
+    pub settings: Option<Settings>,
     /// The group that may connect, besides the daemon's user.
     pub group: Option<String>,
 }
@@ -55,6 +56,7 @@ pub struct Worker {
     /// Tasks that are not done yet.
     pending: usize,
     may_lock: Arc<AtomicBool>,
+    processes: Arc<Mutex<Vec<Identity>>>,
 }
 
 impl Worker {
@@ -62,20 +64,23 @@ impl Worker {
     ///
     /// # Errors
     /// pipe(2) fails, or no thread can be started.
-    pub fn start(path: &Path, config: Config, folders: Folders) -> Result<Worker, Failure> {
+    pub fn start(source: Source, settings: Settings, folders: Folders) -> Result<Worker, String> {
         let failed = |e: std::io::Error| format!("cannot start a thread: {e}");
         let (bell, ring) = std::io::pipe().map_err(failed)?;
         let (tasks, for_thread) = channel();
         let (done_here, done) = channel();
         let may_lock = Arc::new(AtomicBool::new(true));
-        let (path, may) = (path.to_path_buf(), may_lock.clone());
+        let may = may_lock.clone();
+        let processes: Arc<Mutex<Vec<Identity>>> = Arc::default();
+        let observed = Arc::clone(&processes);
         let body = move || {
-            let keeper = Keeper::new(config, may);
-            let mut thread = Thread { path, keeper, folders, unwatched: Vec::new() };
+            let keeper = Keeper::new(settings, may);
+            let (observed, unwatched) = ((observed, Observed::default()), Vec::new());
+            let mut thread = Thread { source, keeper, observed, folders, unwatched };
             thread.work(&for_thread, &done_here, ring);
         };
         std::thread::Builder::new().name("rounds".into()).spawn(body).map_err(failed)?;
-        Ok(Worker { tasks, done, bell, pending: 0, may_lock })
+        Ok(Worker { tasks, done, bell, pending: 0, may_lock, processes })
     }
 
     /// Queues a task.
@@ -83,6 +88,11 @@ impl Worker {
         // If the thread has ended, `take` returns the error.
         let _ = self.tasks.send(task);
         self.pending += 1;
+    }
+
+    /// Sets the processes whose files are kept too, from the next round on.
+    pub fn observe(&self, processes: Vec<Identity>) {
+        *self.processes.lock().unwrap_or_else(PoisonError::into_inner) = processes;
     }
 
     /// Returns whether a task is not finished yet.
@@ -104,7 +114,7 @@ impl Worker {
     ///
     /// # Errors
     /// The thread has ended.
-    pub fn take(&mut self) -> Result<Option<Done>, Failure> {
+    pub fn take(&mut self) -> Result<Option<Done>, String> {
         let ended = "the thread that checks the files has ended";
         match self.bell.read(&mut [0]) {
             Ok(1..) => {}
@@ -123,8 +133,10 @@ impl AsFd for Worker {
 }
 
 struct Thread {
-    path: PathBuf,
+    source: Source,
     keeper: Keeper,
+    /// The processes whose files are kept too, as the daemon sets them, and these files.
+    observed: (Arc<Mutex<Vec<Identity>>>, Observed),
     folders: Folders,
     /// The last messages about folders that cannot be watched.
     unwatched: Vec<String>,
@@ -133,10 +145,11 @@ struct Thread {
 impl Thread {
     fn work(&mut self, tasks: &Receiver<Task>, done: &Sender<Done>, mut bell: PipeWriter) {
         while let Ok(task) = tasks.recv() {
+            let mut settings = None;
             let watched = match task {
                 Task::Round => Some(self.round()),
                 Task::Reload => {
-                    self.reload();
+                    settings = self.reload();
                     Some(self.round())
                 }
                 Task::Unlock => {
@@ -149,8 +162,9 @@ impl Thread {
                 task,
                 watched,
                 interval: config.interval,
+                settings,
                 group: config.group.clone(),
-                status: self.keeper.status(self.path.escaped().to_string()),
+                status: self.keeper.status(self.source.path().escaped().to_string()),
             };
             if done.send(result).is_err() || bell.write_all(&[0]).is_err() {
                 return;
@@ -158,13 +172,17 @@ impl Thread {
         }
     }
 
-    fn reload(&mut self) {
-        match read_config(&self.path) {
-            Ok(config) => {
-                log(Level::Info, &format!("{} read again", self.path.escaped()));
-                self.keeper.configure(config);
+    fn reload(&mut self) -> Option<Settings> {
+        match self.source.read() {
+            Ok(settings) => {
+                log(Level::Info, &format!("{} read again", self.source.path().escaped()));
+                self.keeper.configure(settings.clone());
+                Some(settings)
             }
-            Err(error) => log(Level::Error, &format!("{error}; the old configuration stays")),
+            Err(error) => {
+                log(Level::Error, &format!("{error}; the old configuration stays"));
+                None
+            }
         }
     }
 
@@ -172,8 +190,11 @@ impl Thread {
         // A change in a folder before it is watched causes no event. So a round follows after a folder
         // is watched for the first time.
         let mut tries = 0;
+        let (processes, observed) = &mut self.observed;
+        let processes = processes.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        observed.see(&processes);
         loop {
-            let set = self.folders.set(&self.keeper.round());
+            let set = self.folders.set(&self.keeper.round(observed));
             for line in set.failed.iter().filter(|line| !self.unwatched.contains(line)) {
                 log(Level::Warning, line);
             }

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The lifters that run, one for all processes of which the same is wanted. One that has ended is started again, each time
+//! later.
+
+use crate::journal::{Level, log};
+use crate::machine::lifter::Lifter;
+use crate::machine::line::Line;
+use crate::machine::wants::Wants;
+use hugelift_core::proc_stat::Identity;
+use nix::poll::{PollFd, PollFlags};
+use std::collections::BTreeMap;
+use std::os::fd::AsFd as _;
+use std::time::{Duration, Instant};
+
+/// The pause before the first new start of one that has ended. Each later one is twice as long, up to [`LONGEST`].
+const SHORTEST: Duration = Duration::from_secs(1);
+/// The longest such pause.
+const LONGEST: Duration = Duration::from_secs(300);
+/// The most lifters: the policy may have as many rules as it likes.
+const MOST: usize = 16;
+/// How long they may take to end after the daemon was asked to.
+const ENDING: Duration = Duration::from_secs(5);
+/// Between two checks whether they have.
+const CHECK: Duration = Duration::from_millis(10);
+
+/// All lifters.
+#[derive(Debug, Default)]
+pub struct Lifters {
+    all: BTreeMap<Wants, Slot>,
+}
+
+/// One lifter, or the time of its next start.
+#[derive(Debug)]
+struct Slot {
+    lifter: Option<Lifter>,
+    failures: u32,
+    again: Instant,
+}
+
+impl Slot {
+    fn new() -> Slot {
+        Slot { lifter: None, failures: 0, again: Instant::now() }
+    }
+
+    /// Starts it, if that is due. Returns whether it was started.
+    fn start(&mut self, wants: &Wants) -> bool {
+        if self.lifter.is_some() || Instant::now() < self.again {
+            return false;
+        }
+        match Lifter::start(wants) {
+            Ok(lifter) => {
+                self.lifter = Some(lifter);
+                true
+            }
+            Err(error) => {
+                self.fail(&format!("cannot start hugelift {}: {error}", wants.words().join(" ")));
+                false
+            }
+        }
+    }
+
+    fn fail(&mut self, why: &str) {
+        let pause = SHORTEST.saturating_mul(1 << self.failures.min(16)).min(LONGEST);
+        self.failures = self.failures.saturating_add(1);
+        self.again = Instant::now() + pause;
+        self.lifter = None;
+        log(Level::Warning, &format!("{why}; it is tried again in {} s", pause.as_secs()));
+    }
+
+    /// Reads what it has done.
+    fn read(&mut self) -> Vec<Line> {
+        let Some(lifter) = &mut self.lifter else { return Vec::new() };
+        lifter.write();
+        let (lines, is_over) = lifter.read();
+        if !lines.is_empty() {
+            self.failures = 0;
+        }
+        if is_over {
+            let pid = lifter.pid();
+            let how = lifter.ended().unwrap_or_else(|| "its output was closed".into());
+            // It may have closed its output and go on.
+            lifter.kill();
+            self.fail(&format!("the process {pid} that lifts has ended ({how}); what it has lifted stays"));
+        }
+        lines
+    }
+}
+
+impl Lifters {
+    /// Names a process to the lifter that does this. Returns whether it was named; if not, it is tried again later.
+    pub fn give(&mut self, wants: Wants, process: Identity) -> bool {
+        if !self.all.contains_key(&wants) && self.all.len() >= MOST {
+            return false;
+        }
+        let slot = self.all.entry(wants).or_insert_with(Slot::new);
+        // One that has ended is started again by `restart` alone, which says whose processes have to be named again.
+        if slot.failures == 0 {
+            slot.start(&wants);
+        }
+        slot.lifter.as_mut().is_some_and(|lifter| lifter.give(process))
+    }
+
+    /// Says that a process is not to be watched any more. What is lifted stays so.
+    pub fn take_back(&mut self, wants: Wants, process: Identity) {
+        let lifter = self.all.get_mut(&wants).and_then(|slot| slot.lifter.as_mut());
+        lifter.into_iter().for_each(|lifter| lifter.take_back(process));
+    }
+
+    /// Starts those again that are due. Returns what they are to do: their processes have to be named again.
+    pub fn restart(&mut self) -> Vec<Wants> {
+        self.all
+            .iter_mut()
+            .filter(|(_, slot)| slot.failures > 0)
+            .filter_map(|(wants, slot)| slot.start(wants).then_some(*wants))
+            .collect()
+    }
+
+    /// Returns when the next one is to be started again.
+    pub fn next(&self) -> Option<Instant> {
+        self.all.values().filter(|slot| slot.lifter.is_none()).map(|slot| slot.again).min()
+    }
+
+    /// Returns what they have done since the last call.
+    pub fn read(&mut self) -> Vec<Line> {
+        self.all.values_mut().flat_map(Slot::read).collect()
+    }
+
+    /// Returns the descriptors to wait for.
+    pub fn fds(&self) -> impl Iterator<Item = PollFd<'_>> {
+        let lifters = self.all.values().filter_map(|slot| slot.lifter.as_ref());
+        lifters.flat_map(|lifter| {
+            let output = PollFd::new(lifter.as_fd(), PollFlags::POLLIN);
+            let input = lifter.to_write().map(|fd| PollFd::new(fd, PollFlags::POLLOUT));
+            [Some(output), input].into_iter().flatten()
+        })
+    }
+
+    /// Returns the ids of those that run.
+    pub fn pids(&self) -> Vec<u32> {
+        self.all.values().filter_map(|slot| Some(slot.lifter.as_ref()?.pid())).collect()
+    }
+
+    /// Ends all, and waits for them. What they have lifted stays so.
+    pub fn end(&mut self) {
+        let slots = std::mem::take(&mut self.all).into_values();
+        let mut lifters: Vec<Lifter> = slots.filter_map(|slot| slot.lifter).collect();
+        lifters.iter().for_each(Lifter::stop);
+        let deadline = Instant::now() + ENDING;
+        while Instant::now() < deadline && !lifters.is_empty() {
+            lifters.retain_mut(|lifter| {
+                // It does not end before what it says is read.
+                lifter.read();
+                lifter.ended().is_none()
+            });
+            std::thread::sleep(CHECK);
+        }
+        lifters.iter_mut().for_each(Lifter::kill);
+    }
+}

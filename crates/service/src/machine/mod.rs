@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The processes of the machine that the policy takes, and what became of them.
+//!
+//! ```text
+//!   census ---- seen, ended ---> Machine ---- PID ---> lifters   (attach --watch --stdin, a process for each wish)
+//!                                   ^ '--- files --->  worker    (the thread that primes)
+//!                                   '---- JSON -----   lifters
+//! ```
+//!
+//! All of this is a thread of its own ([`thread`]): a process that holds up who reads its mappings does not hold up the daemon.
+//!
+//! Nothing here is needed by a process: what is lifted stays so, whatever becomes of the daemon.
+
+pub mod explain;
+pub mod lifter;
+pub mod lifters;
+pub mod line;
+pub mod memory;
+pub mod taken;
+pub mod thread;
+mod users;
+pub mod wants;
+pub mod watched;
+
+use crate::journal::{Level, log};
+use hugelift_core::printable::{Untrusted, printable};
+use hugelift_core::proc_stat::Identity;
+use hugelift_core::service::acts::Act;
+use hugelift_core::service::matching::Facts;
+use hugelift_core::service::policy::Policy;
+use hugelift_core::service::unit::system_unit;
+use lifters::Lifters;
+use line::{Huge, Line};
+use memory::Memory;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+use taken::Taken;
+use wants::Wants;
+
+/// Bytes of code without which neither the page cache nor copies gain anything: a huge page.
+const LEAST: u64 = 2 << 20;
+/// The most processes that are taken at the same time.
+const MOST: usize = 4096;
+
+/// The processes that the policy takes.
+#[derive(Debug)]
+pub struct Machine {
+    policy: Policy,
+    /// Bytes that copies of all processes may take together.
+    memory: u64,
+    taken: BTreeMap<u32, Taken>,
+    lifters: Lifters,
+    /// Processes that are to be checked again, as they are too young for a rule.
+    later: BTreeMap<Identity, Instant>,
+    /// How many lifts were made, and how many processes were refused.
+    pub lifts: u64,
+    /// How many processes could not be lifted.
+    pub refusals: u64,
+}
+
+impl Machine {
+    /// Returns a machine of which nothing is known yet. `memory` is that of the machine, in bytes.
+    pub fn new(policy: Policy, memory: u64) -> Machine {
+        let memory = policy.limits(memory).memory;
+        Machine {
+            policy,
+            memory,
+            taken: BTreeMap::new(),
+            lifters: Lifters::default(),
+            later: BTreeMap::new(),
+            lifts: 0,
+            refusals: 0,
+        }
+    }
+
+    /// Changes the policy. Every process has to be seen again; what is lifted stays so.
+    pub fn obey(&mut self, policy: Policy, memory: u64) {
+        self.memory = policy.limits(memory).memory;
+        self.policy = policy;
+        self.later.clear();
+        self.taken.clear();
+        // They know processes that the new policy may leave alone.
+        self.lifters.end();
+    }
+
+    /// Takes note of a process that has started, or that has become another program, of which `life` is where its stack began.
+    /// Returns whether it is taken.
+    pub fn see(&mut self, process: Identity, life: Option<u64>, facts: &Facts) -> bool {
+        let taken = self.policy.rule_for(facts);
+        match taken.later {
+            Some(time) => drop(self.later.insert(process, Instant::now() + time.saturating_sub(facts.age))),
+            None => _ = self.later.remove(&process),
+        }
+        let is_small = facts.code < LEAST && !taken.acts.allow(Act::Memory) && !taken.acts.allow(Act::Shm);
+        let is_full = !self.taken.contains_key(&process.0) && self.taken.len() >= MOST;
+        if taken.acts.is_empty() || is_small || is_full {
+            self.forget(process.0);
+            return false;
+        }
+        let wants = Wants::new(taken.acts, taken.budget, self.memory);
+        let is_known = |known: &&Taken| {
+            known.process == process && known.life == life && known.wants == wants && known.acts == taken.acts
+        };
+        if self.taken.get(&process.0).filter(is_known).is_some() {
+            return true;
+        }
+        let one = Taken {
+            process,
+            life,
+            acts: taken.acts,
+            rule: taken.rule().map(|rule| rule.name.clone()),
+            program: facts.program.into(),
+            unit: system_unit(facts.cgroup).map(|unit| Untrusted::from(unit.to_string())),
+            wants,
+            is_given: false,
+            huge: Huge::new(),
+            refusal: None,
+        };
+        self.forget(process.0);
+        self.taken.insert(process.0, one);
+        true
+    }
+
+    /// Takes note of a process that has ended.
+    pub fn ended(&mut self, process: Identity) {
+        self.later.remove(&process);
+        if self.taken.get(&process.0).is_some_and(|taken| taken.process == process) {
+            self.forget(process.0);
+        }
+    }
+
+    /// Takes a process no more. What is lifted stays so.
+    fn forget(&mut self, pid: u32) {
+        let Some(Taken { process, wants, is_given: true, .. }) = self.taken.remove(&pid) else { return };
+        wants.into_iter().for_each(|wants| self.lifters.take_back(wants, process));
+    }
+
+    /// Returns the processes that are to be seen again now, as they may be old enough for a rule.
+    pub fn due(&mut self) -> Vec<u32> {
+        let now = Instant::now();
+        let due: Vec<Identity> =
+            self.later.iter().filter(|(_, at)| **at <= now).map(|(process, _)| *process).collect();
+        due.iter().for_each(|process| _ = self.later.remove(process));
+        due.into_iter().map(|(pid, _)| pid).collect()
+    }
+
+    /// Returns when there is something to do without an event.
+    pub fn next(&self) -> Option<Instant> {
+        self.later.values().copied().chain(self.lifters.next()).min()
+    }
+
+    /// Takes what the lifters have done. Starts those again that have ended, and names to them the processes that wait, unless
+    /// all copies together take too much already.
+    pub fn turn(&mut self) {
+        for line in self.lifters.read() {
+            self.take(&line);
+        }
+        for wants in self.lifters.restart() {
+            let its = self.taken.values_mut().filter(|taken| taken.wants == Some(wants));
+            its.for_each(|taken| taken.is_given = false);
+        }
+        if self.copies() >= self.memory {
+            return;
+        }
+        for taken in self.taken.values_mut().filter(|taken| !taken.is_given) {
+            let given = taken.wants.map(|wants| self.lifters.give(wants, taken.process));
+            taken.is_given = given.unwrap_or(false);
+        }
+    }
+
+    fn take(&mut self, line: &Line) {
+        let Some(taken) = self.taken.get_mut(&line.pid) else { return };
+        let name = format!("{} ({})", taken.program, line.pid);
+        if let Some(why) = &line.error {
+            self.refusals += 1;
+            log(Level::Info, &format!("{name} is not lifted: {}", printable(why)));
+            taken.refusal = Some(why.clone().into());
+            return;
+        }
+        let before = taken.bytes();
+        let collapses = taken.acts.allow(Act::Memory) || taken.acts.allow(Act::Shm);
+        taken.show(line.huge(), if collapses { Memory::read(line.pid) } else { None });
+        taken.refusal = None;
+        if taken.bytes() > before {
+            self.lifts += 1;
+            let what = line.lines.first().map(String::as_str).unwrap_or_default();
+            log(Level::Info, &format!("{name}: {}", printable(what)));
+        }
+    }
+
+    /// Returns the bytes of copies of code of all processes, as smaps has shown them after the last change of each. What
+    /// several processes share counts for each.
+    pub fn copies(&self) -> u64 {
+        self.taken.values().map(Taken::copies).sum()
+    }
+
+    /// Returns the bytes that copies of all processes may take.
+    pub fn memory(&self) -> u64 {
+        self.memory
+    }
+
+    /// Returns how many processes are not lifted, by the reason.
+    pub fn refused(&self) -> BTreeMap<String, u64> {
+        let mut all = BTreeMap::new();
+        for why in self.taken.values().filter_map(|taken| taken.refusal.as_ref()) {
+            // A reason with a number or a path in it would be another one each time, and is no one else's business.
+            let why = why.to_string();
+            let key =
+                if why.contains(|c: char| c.is_ascii_digit() || c == '/') { "other".into() } else { why };
+            *all.entry(key).or_default() += 1;
+        }
+        all
+    }
+
+    /// Returns the processes whose files are to be kept in the page cache.
+    pub fn cached(&self) -> BTreeSet<Identity> {
+        let its = self.taken.values().filter(|taken| taken.acts.allow(Act::Pagecache));
+        its.map(|taken| taken.process).collect()
+    }
+
+    /// Returns the processes that are taken.
+    pub fn taken(&self) -> impl Iterator<Item = &Taken> {
+        self.taken.values()
+    }
+
+    /// Returns the lifters.
+    pub fn lifters(&self) -> &Lifters {
+        &self.lifters
+    }
+
+    /// Ends the lifters, and waits for them at most some seconds. What they have lifted stays so.
+    pub fn end(&mut self) {
+        self.lifters.end();
+    }
+}

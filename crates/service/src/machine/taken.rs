@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A process that the policy takes.
+
+use crate::machine::line::Huge;
+use crate::machine::memory::Memory;
+use crate::machine::wants::Wants;
+use hugelift_core::policy::Backing;
+use hugelift_core::printable::Untrusted;
+use hugelift_core::proc_stat::Identity;
+use hugelift_core::service::acts::Acts;
+use hugelift_core::snapshot::Part;
+
+/// A process that the policy takes.
+#[derive(Clone, Debug)]
+pub struct Taken {
+    /// Its id, and when it was started.
+    pub process: Identity,
+    /// What distinguishes the program that it executes from an earlier one: where its stack began.
+    pub life: Option<u64>,
+    /// What may be done with it.
+    pub acts: Acts,
+    /// The rule that takes it; none for the default.
+    pub rule: Option<String>,
+    /// The path of its executable.
+    pub program: Untrusted,
+    /// Its unit of the system's manager.
+    pub unit: Option<Untrusted>,
+    /// What is wanted of it while it runs.
+    pub wants: Option<Wants>,
+    /// It was named to a lifter.
+    pub is_given: bool,
+    /// Its bytes on huge pages after the last change, by part.
+    pub huge: Huge,
+    /// Why it was not changed last time.
+    pub refusal: Option<Untrusted>,
+}
+
+impl Taken {
+    /// Returns the bytes of all its parts on huge pages.
+    pub fn bytes(&self) -> u64 {
+        self.huge.values().sum()
+    }
+
+    /// Returns the bytes of its copies of code and constants. What is huge in the page cache is no copy.
+    pub fn copies(&self) -> u64 {
+        let is_copy = |(part, backing): &(Part, Backing)| {
+            matches!(part, Part::Text | Part::Rodata) && *backing != Backing::Pagecache
+        };
+        self.huge.iter().filter(|(key, _)| is_copy(key)).map(|(_, bytes)| bytes).sum()
+    }
+
+    /// Takes what smaps shows of it after a change.
+    pub fn show(&mut self, objects: Huge, memory: Option<Memory>) {
+        let of = |backing: Backing| {
+            objects.iter().filter(|((_, b), _)| *b == backing).map(|(_, bytes)| bytes).sum()
+        };
+        let Memory { anonymous, shared } = memory.unwrap_or_default();
+        let rest = [
+            ((Part::Anon, Backing::Thp), anonymous.saturating_sub(of(Backing::Thp))),
+            ((Part::Shm, Backing::Shared), shared.saturating_sub(of(Backing::Shared))),
+        ];
+        self.huge = objects;
+        self.huge.extend(rest.into_iter().filter(|(_, bytes)| *bytes > 0));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn issue_33_2_what_is_huge_counts_once_and_the_page_cache_is_no_copy() {
+        let mut taken = Taken {
+            process: (7, 1),
+            life: None,
+            acts: Acts::NONE,
+            rule: None,
+            program: "/a".into(),
+            unit: None,
+            wants: None,
+            is_given: false,
+            huge: Huge::new(),
+            refusal: None,
+        };
+        let objects = Huge::from([
+            ((Part::Text, Backing::Shared), 4),
+            ((Part::Rodata, Backing::Thp), 2),
+            ((Part::Text, Backing::Pagecache), 16),
+            ((Part::Heap, Backing::Thp), 8),
+        ]);
+        taken.show(objects, Some(Memory { anonymous: 100, shared: 4 }));
+        // 100 of anonymous memory hold the copy of the constants and the heap; the shared memory is the copy of the code.
+        assert_eq!(taken.huge.get(&(Part::Anon, Backing::Thp)), Some(&90));
+        assert_eq!(taken.huge.get(&(Part::Shm, Backing::Shared)), None);
+        assert_eq!((taken.copies(), taken.bytes()), (6, 120));
+    }
+}

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a lifter is to do, as the words of its command line. Processes of which the same is wanted share a lifter.
+
+use hugelift_core::service::acts::{Act, Acts};
+
+/// CPU time for collapsing memory, in seconds. The watcher weighs it against what each process has used.
+const CPU: &str = "3600";
+
+/// A process may have this part of all memory for copies, unless its rule says otherwise: an eighth.
+const SHARE: u64 = 8;
+
+/// What is wanted of processes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Wants {
+    code: bool,
+    memory: bool,
+    shm: bool,
+    /// Bytes of copies that one process may have.
+    budget: u64,
+    /// Bytes that all may have.
+    all: u64,
+}
+
+impl Wants {
+    /// Returns what these acts want of a process while it runs; `None` if they want nothing. `all` bounds the memory that is
+    /// added in all processes.
+    pub fn new(acts: Acts, budget: Option<u64>, all: u64) -> Option<Wants> {
+        let [code, memory, shm] = [Act::Code, Act::Memory, Act::Shm].map(|act| acts.allow(act));
+        let budget = budget.unwrap_or(all / SHARE).min(all);
+        (code || memory || shm).then_some(Wants { code, memory, shm, budget, all })
+    }
+
+    /// Returns the words of the command line after `hugelift`.
+    pub fn words(&self) -> Vec<String> {
+        let parts = [(self.code, "text,rodata"), (self.memory, "bss,heap,anon"), (self.shm, "shm")];
+        let parts: Vec<&str> =
+            parts.into_iter().filter(|(wanted, _)| *wanted).map(|(_, part)| part).collect();
+        let words =
+            ["attach", "--watch", "--stdin", "--json", "--parts", &parts.join(","), "--cpu-budget", CPU];
+        let mut words: Vec<String> = words.into_iter().map(String::from).collect();
+        words.extend(["--add".into(), self.all.to_string()]);
+        if self.code {
+            words.extend(["--budget".into(), self.budget.to_string()]);
+        }
+        words
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn issue_33_2_a_lifter_does_what_the_policy_says_and_no_more() {
+        let of = |acts: &[Act], budget| Wants::new(acts.iter().copied().collect(), budget, 1 << 30);
+        assert_eq!(of(&[], None), None);
+        assert_eq!(of(&[Act::Pagecache], None), None);
+        let words = of(&[Act::Pagecache, Act::Code], Some(64 << 20)).expect("code").words().join(" ");
+        let common = "attach --watch --stdin --json --parts";
+        assert_eq!(
+            words,
+            format!("{common} text,rodata --cpu-budget 3600 --add 1073741824 --budget 67108864")
+        );
+        let words = of(&[Act::Memory, Act::Shm], Some(1)).expect("memory").words().join(" ");
+        assert_eq!(words, format!("{common} bss,heap,anon,shm --cpu-budget 3600 --add 1073741824"));
+        // More than all may have is not allowed to one.
+        let words = of(&[Act::Code], Some(2 << 30)).expect("code").words().join(" ");
+        assert!(words.ends_with("--budget 1073741824"), "{words}");
+        let words = of(&[Act::Code], None).expect("code").words().join(" ");
+        assert!(words.ends_with("--budget 134217728"), "{words}");
+    }
+}

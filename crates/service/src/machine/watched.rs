@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The machine as its thread sees it: events of the kernel and readings of /proc on one side, the processes that the
+//! policy takes on the other.
+
+use super::Machine;
+use super::taken::Taken;
+use super::users::Users;
+use crate::journal::{Level, log};
+use hugelift_core::census::{Census, Settings};
+use hugelift_core::maps::FileId;
+use hugelift_core::proc_events::Event;
+use hugelift_core::proc_stat::Identity;
+use hugelift_core::service::matching::Facts;
+use hugelift_core::service::policy::Policy;
+use hugelift_linux::proc::census::{Kind, Known, Program, Reader, list};
+use hugelift_linux::proc::clock::ticks_per_second;
+use hugelift_linux::proc::connector::{Connector, Wanted};
+use hugelift_linux::proc::procfs::ProcError;
+use nix::poll::{PollFd, PollFlags};
+use nix::time::{ClockId, clock_gettime};
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::AsFd as _;
+use std::path::Path;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// What is known of the machine.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    /// The processes whose files are to be kept in the page cache.
+    pub cached: BTreeSet<Identity>,
+    /// The processes that the policy takes.
+    pub taken: Vec<Taken>,
+    /// How many lifts were made.
+    pub lifts: u64,
+    /// How often a process could not be lifted.
+    pub refusals: u64,
+    /// Those that are not lifted now, by the reason.
+    pub refused: BTreeMap<String, u64>,
+    /// Bytes of copies.
+    pub copies: u64,
+    /// Bytes that copies may take.
+    pub memory: u64,
+    /// How many processes there are.
+    pub processes: usize,
+    /// How often /proc was listed, and the CPU time that this took.
+    pub scans: (u64, Duration),
+    /// The processes of hugelift that lift.
+    pub lifters: Vec<u32>,
+}
+
+/// The machine that is watched.
+#[derive(Debug)]
+pub struct Watched {
+    began: Instant,
+    connector: Option<Connector>,
+    census: Census,
+    reader: Reader,
+    users: Users,
+    /// The processes that the policy takes.
+    pub machine: Machine,
+    /// When the census is asked again.
+    wake_at: Instant,
+    /// The next event ends the wait.
+    listens: bool,
+    /// How often /proc was listed, and the CPU time that this took.
+    scans: (u64, Duration),
+}
+
+impl Watched {
+    /// Begins to watch. `memory` is that of the machine, in bytes.
+    pub fn start(policy: Policy, memory: u64) -> Watched {
+        let connector = Connector::open(Wanted::Programs);
+        if let Err(why) = &connector {
+            log(
+                Level::Info,
+                &format!("the kernel tells no events of processes ({why}); /proc is listed instead"),
+            );
+        }
+        let connector = connector.ok();
+        let settings = settings(&policy, memory);
+        Watched {
+            began: Instant::now(),
+            census: Census::new(settings, connector.is_some()),
+            connector,
+            reader: Reader::new(),
+            users: Users::read(),
+            machine: Machine::new(policy, memory),
+            wake_at: Instant::now(),
+            listens: false,
+            scans: (0, Duration::ZERO),
+        }
+    }
+
+    /// Changes the policy.
+    pub fn obey(&mut self, policy: Policy, memory: u64) {
+        // All are read anew, each as if it had just started.
+        self.census = Census::new(settings(&policy, memory), self.connector.is_some());
+        (self.users, self.reader) = (Users::read(), Reader::new());
+        self.machine.obey(policy, memory);
+        self.wake_at = Instant::now();
+    }
+
+    /// Takes what has happened, and reads what is due. That is a bounded amount of work.
+    pub fn turn(&mut self) {
+        self.take_events();
+        let again = self.machine.due();
+        again.into_iter().for_each(|pid| self.read(pid));
+        loop {
+            let now = self.began.elapsed();
+            let work = self.census.next(now);
+            if work.scan {
+                self.scan();
+                continue;
+            }
+            work.read.iter().for_each(|pid| self.read(*pid));
+            self.wake_at = self.began + work.wake_at;
+            self.listens = work.listen;
+            break;
+        }
+        self.machine.turn();
+    }
+
+    fn take_events(&mut self) {
+        let Some(connector) = &mut self.connector else { return };
+        let mut events = Vec::new();
+        if let Err(why) = connector.read(&mut events) {
+            log(
+                Level::Warning,
+                &format!("the kernel tells no more events of processes ({why}); /proc is listed instead"),
+            );
+            self.connector = None;
+            self.census.without_events();
+        }
+        let now = self.began.elapsed();
+        for event in events {
+            if let Event::Ended(pid) = event
+                && let Some(process) = self.census.identity(pid)
+            {
+                self.machine.ended(process);
+            }
+            self.census.event(now, event);
+        }
+    }
+
+    fn scan(&mut self) {
+        match list() {
+            Ok((pids, cpu)) => {
+                self.scans = (self.scans.0 + 1, self.scans.1 + cpu);
+                self.census.scanned(self.began.elapsed(), &pids, cpu);
+                let gone = |census: &Census, (pid, start): Identity| {
+                    census.identity(pid).is_some_and(|now| now.1 != start) || !census.knows(pid)
+                };
+                let census = &self.census;
+                let ended: Vec<Identity> = self
+                    .machine
+                    .taken()
+                    .map(|taken| taken.process)
+                    .filter(|one| gone(census, *one))
+                    .collect();
+                ended.into_iter().for_each(|process| self.machine.ended(process));
+            }
+            Err(why) => log(Level::Warning, &format!("cannot list /proc: {why}")),
+        }
+    }
+
+    fn read(&mut self, pid: u32) {
+        if self.reader.is_new_and_idle(pid) && self.census.put_off_idle(self.began.elapsed(), pid) {
+            return;
+        }
+        let known = match self.reader.read(pid) {
+            Ok(known) => known,
+            Err(ProcError::Vanished { .. }) => {
+                if let Some(process) = self.census.identity(pid) {
+                    self.machine.ended(process);
+                }
+                return self.census.gone(pid);
+            }
+            // It is read again in its turn.
+            Err(why) => return tracing::debug!(pid, %why, "a process"),
+        };
+        let is_taken = self.see(&known);
+        self.census.seen(self.began.elapsed(), &known.seen(is_taken));
+    }
+
+    /// Lets the policy decide on a process. Returns whether it takes it.
+    fn see(&mut self, known: &Known) -> bool {
+        let machine = &mut self.machine;
+        facts(&mut self.reader, &self.users, known, |facts| machine.see(known.identity, known.stack, facts))
+            .unwrap_or(false)
+    }
+
+    /// Returns the descriptors to wait for.
+    pub fn fds(&self) -> impl Iterator<Item = PollFd<'_>> {
+        let connector = self.connector.as_ref().filter(|_| self.listens);
+        let connector = connector.map(|connector| PollFd::new(connector.as_fd(), PollFlags::POLLIN));
+        connector.into_iter().chain(self.machine.lifters().fds())
+    }
+
+    /// Returns when there is something to do without an event.
+    pub fn next(&self) -> Instant {
+        self.machine.next().map_or(self.wake_at, |next| next.min(self.wake_at))
+    }
+
+    /// Returns what is known, for others.
+    pub fn seen(&self) -> Seen {
+        Seen {
+            cached: self.machine.cached(),
+            taken: self.machine.taken().cloned().collect(),
+            lifts: self.machine.lifts,
+            refusals: self.machine.refusals,
+            refused: self.machine.refused(),
+            copies: self.machine.copies(),
+            memory: self.machine.memory(),
+            processes: self.census.known(),
+            scans: self.scans,
+            lifters: self.machine.lifters().pids(),
+        }
+    }
+
+    /// Ends the lifters. What they have lifted stays so.
+    pub fn end(&mut self) {
+        self.machine.end();
+    }
+}
+
+/// Calls `with` with what the policy is to know of a process; `None` if it is a thread of the kernel, or may not be read.
+pub fn facts<T>(
+    reader: &mut Reader,
+    users: &Users,
+    known: &Known,
+    with: impl FnOnce(&Facts) -> T,
+) -> Option<T> {
+    let Kind::Program(program) = &known.kind else { return None };
+    let executable = program.executable.as_ref()?;
+    // The daemon, its lifters, and launchers that have not become their program yet.
+    if executable.file == own_file() {
+        return None;
+    }
+    let owner = reader.owner(known.identity);
+    let uid = owner.real_uid?;
+    Some(with(&Facts {
+        program: &executable.path,
+        uid,
+        user: users.name(uid),
+        cgroup: owner.group.as_deref().and_then(Path::to_str).unwrap_or_default(),
+        code: known.code_bytes(),
+        age: age(known.identity.1),
+    }))
+}
+
+/// Returns device and inode of this executable.
+fn own_file() -> FileId {
+    static FILE: OnceLock<FileId> = OnceLock::new();
+    *FILE.get_or_init(|| match Reader::new().read(std::process::id()).map(|known| known.kind) {
+        Ok(Kind::Program(Program { executable: Some(executable), .. })) => executable.file,
+        _ => FileId::default(),
+    })
+}
+
+/// Returns how often processes are read: what the policy allows for this.
+fn settings(policy: &Policy, memory: u64) -> Settings {
+    // Half is for the listings; the readings are bounded by their number.
+    let share = policy.limits(memory).cpu.of_time(Duration::from_secs(1)).as_secs_f64() / 2.0;
+    Settings { scan_share: share, ..Settings::default() }
+}
+
+/// Returns the time since a start, which is in clock ticks since boot.
+fn age(start: u64) -> Duration {
+    let started = Duration::from_millis(start.saturating_mul(1000) / ticks_per_second().max(1));
+    let now = clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(Duration::ZERO, Duration::from);
+    now.saturating_sub(started)
+}

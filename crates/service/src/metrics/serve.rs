@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Gives the metrics to scrapers: by a Unix socket, and by a port of 127.0.0.1.
+//!
+//! The server has no thread. The daemon waits by poll(2) for the descriptors that [`Server::wanted`] names, until
+//! [`Server::next_deadline`], and then calls [`Server::go_on`]. No call blocks, and each does a bounded amount of work.
+//! Each socket has places for eight clients, of which each has five seconds.
+
+mod client;
+mod error;
+mod http;
+mod listener;
+#[cfg(test)]
+mod tests;
+mod unix;
+
+pub use error::ServeError;
+
+use listener::{Endpoint, Listener};
+use nix::poll::PollFd;
+use nix::unistd::Gid;
+use std::io;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Instant;
+use unix::UnixSocket;
+
+/// Serves the metrics. It listens nowhere at first.
+#[derive(Default)]
+pub struct Server {
+    unix: Option<Listener>,
+    tcp: Option<Listener>,
+    text: Option<Rc<[u8]>>,
+}
+
+impl Server {
+    /// Listens at a path too, instead of at the one before. The daemon's user may connect, and the members of
+    /// `group` or else of the daemon's group (mode 0660). Only a socket that a daemon of this user has left there is replaced. The name is removed with the server.
+    ///
+    /// # Errors
+    /// Another file is there, or a process that answers; or the socket cannot be made, or not be given to the group.
+    pub fn listen_at(&mut self, path: &Path, group: Option<Gid>) -> Result<(), ServeError> {
+        self.unix = None;
+        self.unix = Some(Listener::new(Endpoint::Unix(UnixSocket::new(path, group)?)));
+        Ok(())
+    }
+
+    /// Listens at a port of 127.0.0.1 too, instead of at the one before, and returns its number. All users of the machine
+    /// may connect. The kernel chooses a port for 0.
+    ///
+    /// # Errors
+    /// Another process listens there; or the socket cannot be made.
+    pub fn listen_on(&mut self, port: u16) -> Result<u16, ServeError> {
+        self.tcp = None;
+        let (listener, port) = loopback(port).map_err(|error| {
+            let line = format!("cannot listen at 127.0.0.1:{port}: {error}");
+            match error.kind() {
+                io::ErrorKind::AddrInUse => ServeError::Taken(format!("{line}; choose another port")),
+                _ => ServeError::Failed(line),
+            }
+        })?;
+        self.tcp = Some(Listener::new(Endpoint::Tcp(listener)));
+        Ok(port)
+    }
+
+    /// Replaces the text of the metrics. Clients that have begun to read the old one get the rest of it.
+    pub fn set_text(&mut self, text: Rc<[u8]>) {
+        self.text = Some(text);
+    }
+
+    /// Returns the descriptors for poll(2), with the events to wait for.
+    pub fn wanted(&self, now: Instant) -> impl Iterator<Item = PollFd<'_>> {
+        let wanted = self.listeners().flat_map(move |listener| listener.wanted(now));
+        wanted.map(|(fd, events)| PollFd::new(fd, events))
+    }
+
+    /// Returns when [`Server::go_on`] must be called even if no descriptor is ready; `None` if there is no such time.
+    pub fn next_deadline(&self, now: Instant) -> Option<Instant> {
+        self.listeners().filter_map(|listener| listener.next_deadline(now)).min()
+    }
+
+    /// Does what can be done now: accepts clients, reads requests, sends answers, and drops who is done or too slow.
+    pub fn go_on(&mut self, now: Instant) {
+        for listener in [&mut self.unix, &mut self.tcp].into_iter().flatten() {
+            listener.go_on(self.text.as_ref(), now);
+        }
+    }
+
+    fn listeners(&self) -> impl Iterator<Item = &Listener> {
+        [&self.unix, &self.tcp].into_iter().flatten()
+    }
+}
+
+/// Returns a socket that listens at a port of 127.0.0.1, and its port.
+fn loopback(port: u16) -> io::Result<(TcpListener, u16)> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
+    listener.set_nonblocking(true)?;
+    let port = listener.local_addr()?.port();
+    Ok((listener, port))
+}

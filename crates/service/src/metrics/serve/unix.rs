@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A listening socket in the file system, which its user and group may connect to.
+//!
+//! Only a socket that a daemon of this user has left there is replaced. The name is removed when the socket is dropped.
+
+use super::error::ServeError;
+use hugelift_core::printable::Escape;
+use hugelift_linux::io::entry::{Entry, rename_to_free};
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, listen, socket};
+use nix::sys::stat::{FileStat, Mode, SFlag, fchmod};
+use nix::unistd::{Gid, Uid};
+use std::ffi::OsString;
+use std::fs::{File, Permissions, set_permissions};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+/// The user and the group may connect, which needs the right to write (unix(7)).
+const MODE: u32 = 0o660;
+/// How many clients wait in the kernel's queue at most.
+const QUEUE: i32 = 64;
+
+/// A listening socket that does not block.
+pub struct UnixSocket {
+    listener: UnixListener,
+    place: Entry,
+    /// The socket's file, opened by `O_PATH`, so that no other file is changed or removed.
+    file: File,
+}
+
+impl UnixSocket {
+    /// Listens at `path`, whose folder must exist. The members of `group` may connect; without one, those of the
+    /// daemon's own group.
+    ///
+    /// # Errors
+    /// [`ServeError::Taken`] if another file is there, or a daemon that answers.
+    pub fn new(path: &Path, group: Option<Gid>) -> Result<UnixSocket, ServeError> {
+        let failed = |e: io::Error| ServeError::Failed(format!("cannot listen at {}: {e}", path.escaped()));
+        let place = Entry::find(path).map_err(failed)?;
+        match place.stat() {
+            Ok(found) => {
+                check_dead(&place, &found)?;
+                take_away(&place, &found).map_err(|error| match error.kind() {
+                    io::ErrorKind::ResourceBusy => taken(&place),
+                    _ => failed(error),
+                })?;
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(failed(e)),
+        }
+        let listener = bound(&place.path()).map_err(|error| match error {
+            // Another daemon has made its socket meanwhile.
+            Errno::EADDRINUSE => taken(&place),
+            error => failed(error.into()),
+        })?;
+        let hold = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let file = place.open_with(hold, Mode::empty()).map_err(failed)?;
+        if !place.stat().is_ok_and(|stat| is_own_socket(&stat)) {
+            return Err(taken(&place));
+        }
+        let socket = UnixSocket { listener: listener.into(), place, file };
+        socket.set_rights(group).map_err(failed)?;
+        Ok(socket)
+    }
+
+    /// Gives the socket to the group, and to its mode the rights that the umask has taken away.
+    fn set_rights(&self, group: Option<Gid>) -> io::Result<()> {
+        let file = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        if let Some(group) = group {
+            chown(&file, None, Some(group.as_raw()))?;
+        }
+        set_permissions(&file, Permissions::from_mode(MODE))
+    }
+
+    /// Returns the socket that accepts clients.
+    pub fn listener(&self) -> &UnixListener {
+        &self.listener
+    }
+}
+
+impl Drop for UnixSocket {
+    fn drop(&mut self) {
+        // Another daemon may have replaced it.
+        if self.file.metadata().is_ok_and(|own| self.place.is(&own)) {
+            let _ = self.place.remove();
+        }
+    }
+}
+
+/// Returns a new socket that listens at this path. Its mode is set before it has a name, and bind(2) takes the mode over
+/// (`unix_bind` in net/unix/af_unix.c): at no moment may others connect.
+fn bound(path: &Path) -> nix::Result<OwnedFd> {
+    let fd = new_socket()?;
+    fchmod(&fd, Mode::from_bits_truncate(MODE))?;
+    bind(fd.as_raw_fd(), &UnixAddr::new(path)?)?;
+    listen(&fd, Backlog::new(QUEUE)?)?;
+    Ok(fd)
+}
+
+fn new_socket() -> nix::Result<OwnedFd> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    socket(AddressFamily::Unix, SockType::Stream, flags, None)
+}
+
+fn kind(stat: &FileStat) -> SFlag {
+    SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits())
+}
+
+fn is_own_socket(stat: &FileStat) -> bool {
+    kind(stat) == SFlag::S_IFSOCK && stat.st_uid == Uid::effective().as_raw()
+}
+
+fn taken(place: &Entry) -> ServeError {
+    let path = place.path();
+    ServeError::Taken(format!("another process answers at {}: choose another path", path.escaped()))
+}
+
+/// Checks that the file is a socket of this user on which no process listens.
+fn check_dead(place: &Entry, found: &FileStat) -> Result<(), ServeError> {
+    let path = place.path();
+    let refused = |what: &str| {
+        let line = format!(
+            "{} is {what}, which the service does not replace: remove it, or choose another path",
+            path.escaped()
+        );
+        Err(ServeError::Taken(line))
+    };
+    match kind(found) {
+        SFlag::S_IFSOCK if is_own_socket(found) => {}
+        SFlag::S_IFSOCK => return refused(&format!("a socket of user {}", found.st_uid)),
+        SFlag::S_IFREG => return refused("a regular file"),
+        SFlag::S_IFDIR => return refused("a directory"),
+        SFlag::S_IFLNK => return refused("a symbolic link"),
+        SFlag::S_IFIFO => return refused("a FIFO"),
+        _ => return refused("a device"),
+    }
+    match try_connect(&path) {
+        Err(Errno::ECONNREFUSED) => Ok(()),
+        // EAGAIN: a process listens, and its queue is full.
+        Ok(()) | Err(Errno::EAGAIN) => Err(taken(place)),
+        Err(error) => refused(&format!("a socket on which another process may listen (connect: {error})")),
+    }
+}
+
+/// Removes the dead socket that was found, but not a file that has replaced it since.
+///
+/// # Errors
+/// `EBUSY`: another file is there now.
+fn take_away(place: &Entry, found: &FileStat) -> io::Result<()> {
+    let folder = place.open_directory(OFlag::O_PATH | OFlag::O_DIRECTORY, Mode::empty())?;
+    let mut name = OsString::from(".");
+    name.push(place.name());
+    name.push(format!(".{}", std::process::id()));
+    let aside = place.sibling(name);
+    rename_to_free(&folder, place.name(), aside.name())?;
+    if aside.stat().is_ok_and(|moved| (moved.st_dev, moved.st_ino) == (found.st_dev, found.st_ino)) {
+        return aside.remove();
+    }
+    rename_to_free(&folder, aside.name(), place.name())?;
+    Err(Errno::EBUSY.into())
+}
+
+/// Connects without waiting.
+fn try_connect(path: &Path) -> nix::Result<()> {
+    connect(new_socket()?.as_raw_fd(), &UnixAddr::new(path)?)
+}
