@@ -13,7 +13,7 @@
 //! | [`acts`] | what may be done with a process |
 //! | [`limits`], [`share`], [`metrics`] | the rest of the configuration |
 //! | [`source`] | a file by its name and its text |
-//! | [`unit`] | the systemd unit of a process |
+//! | [`mod@unit`] | the systemd unit of a process |
 
 pub mod acts;
 mod files;
