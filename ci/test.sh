@@ -59,12 +59,17 @@ HUGELIFT_RECORD=$record HUGELIFT_RECORDS=$work/programs cargo test --workspace -
   exit 1
 }
 
-# Sets the words of the command that runs a test program, or one of the two halves of a test program. Each
+# Sets the words of the command that runs a test program, or one of the parts of a test program. Each
 # test of the half with the experiments needs the machine for itself. In one program with the others they
 # would hold up all its threads.
 experiments=(lab:: lab_agree:: lab_memory:: lab_reclaim::)
 # They switch settings of the whole machine off for a while, on which other tests depend.
 settings=(doctor::here:: cost:: compare_khugepaged:: inspect_folios::)
+# Comparisons take their time by themselves: of the rest of tools they are a part of their own.
+compared=(compare heat::)
+# The program lift takes longer than one program may: it runs in two halves. A word also takes modules that end with it, as
+# attach_watch.
+second_half=(page_sizes:: parts:: protections:: running:: service:: shm:: spans:: state:: stress:: symbols:: unused:: watch::)
 words_of() {
   local program= experiment
   words=()
@@ -78,7 +83,10 @@ words_of() {
   case $1 in
     */experiments) words+=("${experiments[@]}") ;;
     */settings) words+=("${settings[@]}") ;;
-    */others) for other in "${experiments[@]}" "${settings[@]}"; do words+=(--skip "$other"); done ;;
+    */second) words+=("${second_half[@]}") ;;
+    */first) for other in "${second_half[@]}"; do words+=(--skip "$other"); done ;;
+    */compared) words+=("${compared[@]}") && for other in "${experiments[@]}" "${settings[@]}"; do words+=(--skip "$other"); done ;;
+    */others) for other in "${experiments[@]}" "${settings[@]}" "${compared[@]}"; do words+=(--skip "$other"); done ;;
   esac
   words+=("${chosen[@]}")
 }
@@ -135,12 +143,12 @@ mkdir "$work/log" "$work/done"
 # experiments run beside them too, once the programs lift and safety and the tests of settings are done: each experiment takes the
 # lock of all tests that need the pool, which tests of safety take as well, so both would only wait for
 # each other.
-alone=(hugelift:lift hugelift:safety hugelift:tools/settings hugelift:tools/others)
+alone=(hugelift:lift/first hugelift:lift/second hugelift:safety hugelift:tools/settings hugelift:tools/compared hugelift:tools/others)
 pure=() experimental=(hugelift:tools/experiments)
 for name in "$work"/programs/*; do
   name=${name##*/}
   case $name in
-    hugelift:tools) ;;
+    hugelift:lift | hugelift:tools) ;;
     hugelift-core:* | hugelift-epoch:* | hugelift-manual:* | hugelift-report:*) pure+=("$name") ;;
     *) [[ " ${alone[*]} " == *" $name "* ]] || alone+=("$name") ;;
   esac
