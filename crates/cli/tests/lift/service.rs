@@ -273,6 +273,11 @@ fn issue_33_3_a_policy_is_checked() {
     let (path, pid) = (place.path("taken").display().to_string(), victim.pid().to_string());
     let line = checked.stdout.lines().find(|line| line.starts_with(&format!("{pid} "))).expect("its line");
     assert!(line.contains(&path) && line.ends_with("rule mine: pagecache, code"), "{line}");
+    // What the last rule leaves alone is shown with --all.
+    let own = format!("{} ", std::process::id());
+    let shows =
+        |out: &str| out.lines().any(|line| line.starts_with(&own) && line.ends_with("rule rest: left alone"));
+    assert!(!shows(&checked.stdout) && shows(&check(&["--all"]).stdout));
     let one = check(&["--pid", &pid]);
     assert!(one.stdout.contains("rule old does not take it: older_than"), "{one:?}");
     let json: Value = serde_json::from_str(&check(&["--json", "--pid", &pid]).stdout).expect("JSON");
