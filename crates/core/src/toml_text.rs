@@ -93,7 +93,7 @@ mod tests {
     #[derive(Deserialize, Debug)]
     #[serde(deny_unknown_fields)]
     struct Example {
-        #[allow(dead_code)]
+        #[expect(dead_code, reason = "the test is about its errors, not its value")]
         size: Option<Spanned<String>>,
     }
 

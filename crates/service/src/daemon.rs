@@ -72,7 +72,7 @@ pub fn run(source: Source, socket: Option<&Path>) -> Result<(), String> {
         Err(SocketError::Taken(why)) => return Err(why),
         // The daemon works without a socket too, for example on a full disk.
         Err(SocketError::Failed(why)) => {
-            log(Level::Warning, &format!("{why}; hugelift keep goes on without a socket"));
+            log(Level::Warning, &format!("{why}; the daemon goes on without a socket"));
             None
         }
     };

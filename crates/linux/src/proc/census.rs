@@ -10,8 +10,6 @@
 //! | code that is mapped, from `/proc/PID/maps` | after 1 s of CPU time, and each time that has grown to the fourfold |
 //! | user and control group | when they are asked for, once for each process |
 
-#[cfg(test)]
-mod cost;
 mod executable;
 mod group;
 mod mapped_code;
