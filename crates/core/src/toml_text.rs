@@ -93,7 +93,6 @@ mod tests {
     #[derive(Deserialize, Debug)]
     #[serde(deny_unknown_fields)]
     struct Example {
-        #[expect(dead_code, reason = "the test is about its errors, not its value")]
         size: Option<Spanned<String>>,
     }
 
