@@ -43,7 +43,7 @@ enum KeepCommand {
     Status(StatusArgs),
 }
 
-/// Show what a running `hugelift keep` keeps
+/// Show what a running `hugelift keep` or `hugelift service` keeps
 ///
 /// Exit status: 0 if all of it is huge, 1 if not, 125 if no daemon answers.
 #[derive(Args, Debug)]

@@ -15,6 +15,11 @@ const SHORTEST: Duration = Duration::from_nanos(997_001);
 /// The longest one, where a sample is not dearer still.
 const LONGEST: Duration = Duration::from_millis(100);
 
+/// The shortest time between two readings of the ring buffers. They hold the samples of more than 1.5 times that time.
+const READ: Duration = Duration::from_millis(250);
+/// The longest one.
+const READ_LONGEST: Duration = Duration::from_secs(2);
+
 /// CPU time between two samples of a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rate {
@@ -32,6 +37,12 @@ impl Rate {
     /// Returns the CPU time between two samples.
     pub fn period(self) -> Duration {
         self.period
+    }
+
+    /// Returns the time until the next reading. Fewer samples fill the buffers later, and most of a reading's cost is the
+    /// number of buffers: it would stay the same with fewer samples.
+    pub fn interval(self) -> Duration {
+        READ.mul_f64(self.period.as_secs_f64() / self.shortest.as_secs_f64()).min(READ_LONGEST)
     }
 
     /// Takes account of the CPU time that reading has used in the time that has passed. Returns whether the period is
@@ -84,6 +95,21 @@ mod tests {
         assert!(rate.adapt(Duration::ZERO, second) && rate.period() < SHORTEST * 2);
     }
 
+    /// Most of what a reading of 256 buffers costs does not depend on the number of samples.
+    #[test]
+    fn issue_31_the_cost_of_many_buffers_makes_readings_rare_and_not_samples() {
+        let mut rate = Rate::new(Duration::from_micros(28), 100);
+        let first = rate.period();
+        for _ in 0..100 {
+            let passed = rate.interval();
+            let samples = passed.as_secs_f64() / rate.period().as_secs_f64();
+            let used = Duration::from_micros(400) + Duration::from_nanos(500).mul_f64(samples);
+            rate.adapt(used, passed);
+        }
+        assert!(rate.period() <= first * 4, "{rate:?}");
+        assert!(rate.interval() > READ && rate.interval() <= READ_LONGEST, "{rate:?}");
+    }
+
     #[test]
     fn issue_31_dear_samples_are_rare() {
         let price = Duration::from_micros(55);
@@ -117,6 +143,7 @@ mod tests {
             for (used, passed) in steps {
                 rate.adapt(Duration::from_nanos(used), Duration::from_nanos(passed));
                 prop_assert!(rate.period() >= SHORTEST.max(price * 100) && rate.period() <= LONGEST.max(price * 100));
+                prop_assert!((READ..=READ_LONGEST).contains(&rate.interval()));
             }
         }
     }

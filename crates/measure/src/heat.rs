@@ -18,9 +18,6 @@ use hugelift_linux::proc::procfs::{ProcError, Process};
 use hugelift_linux::proc::snapshot;
 use std::time::{Duration, Instant};
 
-/// The time between two readings of the ring buffers. They hold the samples of twice that time.
-const INTERVAL: Duration = Duration::from_millis(250);
-
 /// Samples take at most one part in so many of the CPU time of what is sampled, for the seconds for which somebody waits
 /// for them. With fewer a guest, where a sample costs 50 us, would tell nothing in these.
 const SHARE: u32 = 100;
@@ -101,9 +98,8 @@ pub fn sample_all(pids: &[u32], until: Until, signals: &Signals) -> Sampled {
         let mut running: Vec<&mut Sampler> =
             samplers.iter_mut().flatten().filter(|sampler| sampler.took.is_none()).collect();
         let Some(first) = running.first() else { break };
-        let read_at = running.iter().map(|sampler| sampler.read_at).min().unwrap_or(first.read_at);
-        let next = running.iter().map(|sampler| sampler.began + until.most).min().unwrap_or(read_at);
-        let event = wait_for(first.pid, signals, Some((read_at + INTERVAL).min(next)));
+        let next = running.iter().map(|sampler| sampler.next(until.most)).min();
+        let event = wait_for(first.pid, signals, next);
         is_interrupted = matches!(event, Event::Signal(..));
         for sampler in &mut running {
             sampler.read(until, is_interrupted);
@@ -158,6 +154,11 @@ impl Sampler {
             ended: false,
             took: None,
         })
+    }
+
+    /// Returns when it is to be read next, if it is sampled for `most`.
+    fn next(&self, most: Duration) -> Instant {
+        (self.read_at + self.rate.interval()).min(self.began + most)
     }
 
     /// Counts the new samples. They are the last ones if the time `is_up`, there are enough or the process has ended.

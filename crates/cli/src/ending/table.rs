@@ -290,7 +290,10 @@ pub const ALL: &[Ending] = &[
                 line: "hugelift service",
                 what: "take the programs of this machine, in the foreground",
             },
-            Example { line: "systemctl enable --now hugelift", what: "do so from now on" },
+            Example {
+                line: "hugelift service --config ./service.toml",
+                what: "try another policy; no other daemon may run",
+            },
         ],
     },
     Ending {
