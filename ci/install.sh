@@ -49,14 +49,13 @@ case $action in
     ;;
 esac
 
-units=(hugelift-attach@.service hugelift-keep.service hugelift.service)
+units=(hugelift.service)
 
 # Stops the daemons of the units that are removed. Those of a package with another prefix go on.
 stop_daemons() {
-  local unit instances
+  local unit
   is_systemd_here || return 0
-  instances=$(systemctl list-units --all --plain --no-legend 'hugelift-attach@*.service' | cut -d' ' -f1) || true
-  for unit in hugelift.service hugelift-keep.service $instances; do
+  for unit in "${units[@]}"; do
     case $(systemctl show --property FragmentPath "$unit") in
       "FragmentPath=$prefix/"*) systemctl stop "$unit" || echo "systemctl stop $unit failed" ;;
     esac
@@ -80,11 +79,11 @@ install_command() {
   [ "$action" = install ] || stop_daemons
   put 755 "$command/hugelift" bin/hugelift
   put 644 "$command/libhugelift_inside.so" lib/hugelift/libhugelift_inside.so
+  put 755 packaging/convert lib/hugelift/convert
   # Version 0.1.0 was installed with its library here. The command would prefer it to the new one.
   rm -f "$to/bin/libhugelift_inside.so"
   for unit in "${units[@]}"; do fill "systemd/$unit" "lib/systemd/system/$unit"; done
   [ "$action" = install ] || forget_units
-  put 644 systemd/keep.conf share/doc/hugelift/examples/keep.conf
   put 644 systemd/service.toml share/doc/hugelift/examples/service.toml
   put 644 "$manual/completions/hugelift.bash" share/bash-completion/completions/hugelift
   put 644 "$manual/completions/_hugelift" share/zsh/site-functions/_hugelift

@@ -98,7 +98,7 @@ make_deb() {
   stage "$root" /usr
   # zsh of Debian looks for completions of packages here.
   mv "$root/usr/share/zsh/site-functions" "$root/usr/share/zsh/vendor-completions"
-  install -D -m755 -t "$root/DEBIAN" packaging/deb/hugelift/{prerm,postrm}
+  install -D -m755 -t "$root/DEBIAN" packaging/deb/hugelift/{postinst,prerm,postrm}
   deb_of "$root" hugelift
   root=$work/deb-library
   stage_library "$root" /usr "lib/$arch-linux-gnu" libhugelift-dev

@@ -120,7 +120,7 @@ pub fn prime(folder: &Path, check: bool) -> Result<(u64, u64)> {
     Ok((sum("huge_bytes"), sum("whole_bytes")))
 }
 
-/// Locks the files of a folder in memory, as `hugelift keep` does: some machines evict pages that were not used
+/// Locks the files of a folder in memory, as `hugelift service` does: some machines evict pages that were not used
 /// for a minute. Prints a line if that is not allowed.
 ///
 /// # Errors

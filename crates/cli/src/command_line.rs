@@ -6,8 +6,8 @@ use crate::failure::{Exit, Failure};
 use crate::run::RunArgs;
 use crate::starter::{Start, Starter};
 use crate::{
-    advise, align, attach, compare, doctor, inspect, keep, lab, ministat, pool, prime, run, service, stat,
-    store, top,
+    advise, align, attach, compare, doctor, inspect, lab, ministat, pool, prime, run, service, stat, store,
+    top,
 };
 use crate::{ending, log, usage};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -52,7 +52,6 @@ enum Command {
     Prime(prime::PrimeArgs),
     Align(align::AlignArgs),
     Service(service::ServiceArgs),
-    Keep(keep::KeepArgs),
     Store(store::StoreArgs),
     Ministat(ministat::MinistatArgs),
     Lab(lab::LabArgs),
@@ -195,7 +194,6 @@ fn run(command: Command, colour: When, status: Option<EarlyStatus>) -> Result<Ex
         Command::Prime(args) => prime::run(&args),
         Command::Align(args) => align::run(&args),
         Command::Service(args) => service::run(&args),
-        Command::Keep(args) => keep::run(&args),
         Command::Store(args) => store::run(&args),
         Command::Ministat(args) => ministat::run(&args),
         Command::Lab(args) => lab::run(&args),

@@ -15,7 +15,6 @@ mod doctor;
 mod ending;
 mod failure;
 mod inspect;
-mod keep;
 mod lab;
 mod log;
 mod ministat;

@@ -2,13 +2,13 @@
 //! `hugelift service`: puts the programs of a machine on huge pages, as far as a policy says. [`hugelift_service`] does it.
 
 use crate::failure::{Exit, Failure};
-use crate::keep::{StatusArgs, show};
 use crate::output;
 use crate::process_id;
 use clap::{Args, Subcommand};
 use hugelift_core::service::policy::{CONFIG, DROP_INS, Policy};
 use hugelift_linux::io::console;
-use hugelift_service::answers::ask::SERVICE;
+use hugelift_service::answers::ask::ask;
+use hugelift_service::answers::status;
 use hugelift_service::machine::explain::{Explained, explain};
 use hugelift_service::{Source, daemon};
 use serde::Serialize;
@@ -16,6 +16,8 @@ use std::path::PathBuf;
 
 /// The version of the JSON that `hugelift service check` prints.
 const VERSION: u32 = 1;
+/// Exit status where some files are not huge.
+const NOT_ALL: Exit = Exit(1);
 /// Programs with less code are shown with --all alone: no huge page fits.
 const LEAST: u64 = 2 << 20;
 
@@ -33,7 +35,7 @@ pub struct ServiceArgs {
     #[command(flatten)]
     policy: PolicyFiles,
 
-    /// The socket for `hugelift service status` [default: keep.sock in the runtime directory]
+    /// The socket for `hugelift service status` [default: service.sock in the runtime directory]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
 }
@@ -77,6 +79,20 @@ struct CheckArgs {
     json: bool,
 }
 
+/// Show what a running `hugelift service` does
+///
+/// Exit status: 0 if all files that it keeps are huge, 1 if not, 125 if no daemon answers.
+#[derive(Args, Debug)]
+struct StatusArgs {
+    /// Print JSON, version 1 of the schema
+    #[arg(long)]
+    json: bool,
+
+    /// The daemon's socket
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+}
+
 /// What `hugelift service check --json` prints.
 #[derive(Serialize)]
 struct Checked<'a> {
@@ -92,7 +108,7 @@ struct Checked<'a> {
 pub fn run(args: &ServiceArgs) -> Result<Exit, Failure> {
     match &args.command {
         Some(ServiceCommand::Check(args)) => check(args),
-        Some(ServiceCommand::Status(args)) => show(args, &SERVICE),
+        Some(ServiceCommand::Status(args)) => show(args),
         None => {
             daemon::run(args.policy.source(), args.socket.as_deref())?;
             Ok(Exit::SUCCESS)
@@ -102,12 +118,20 @@ pub fn run(args: &ServiceArgs) -> Result<Exit, Failure> {
 
 impl PolicyFiles {
     fn source(&self) -> Source {
-        Source::Service(self.config.clone(), self.drop_ins.clone())
+        Source { config: self.config.clone(), drop_ins: self.drop_ins.clone() }
     }
 
     fn policy(&self) -> Result<Policy, Failure> {
-        Ok(self.source().read()?.policy.unwrap_or_default())
+        Ok(self.source().read()?.policy)
     }
+}
+
+/// Shows what a daemon answers.
+fn show(args: &StatusArgs) -> Result<Exit, Failure> {
+    let answer = ask(args.socket.as_deref())?;
+    let status = status::parse(&answer)?;
+    console::print(&if args.json { answer } else { status::text(&status) })?;
+    Ok(if status.is_huge() { Exit::SUCCESS } else { NOT_ALL })
 }
 
 fn check(args: &CheckArgs) -> Result<Exit, Failure> {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The configuration of `hugelift keep`: what it keeps on huge pages.
+//! The table `[keep]` of the service's configuration: files that it keeps on huge pages whether a program uses them or not.
 //!
 //! ```toml
 //! programs = ["clang++-19", "node"]            # with the shared objects they need
@@ -12,14 +12,11 @@
 
 use crate::policy::{ObjectFilter, check_length};
 use crate::quantity;
-use crate::toml_text::{self, Wrong, checked};
+use crate::toml_text::{Wrong, checked};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use toml::Spanned;
-
-/// The machine's configuration file.
-pub const CONFIG: &str = "/etc/hugelift/keep.conf";
 
 /// Bytes to lock in memory at most, unless the configuration says otherwise: enough for a compiler or
 /// two.
@@ -48,7 +45,7 @@ pub struct Config {
     pub group: Option<String>,
 }
 
-/// What to keep, as it is written in TOML: the whole of [`CONFIG`], or a table of another configuration.
+/// What to keep, as it is written in TOML.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Written {
@@ -69,20 +66,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Reads a configuration.
-    ///
-    /// # Errors
-    /// Returns the line that is wrong, and why.
-    pub fn parse(text: &str) -> Result<Config, String> {
-        let config = toml_text::read::<Written>(text).and_then(Config::check);
-        let config = config.map_err(|wrong| wrong.in_text(text))?;
-        match config.programs.is_empty() && config.files.is_empty() {
-            true => Err("nothing to keep: the configuration names neither programs nor files".into()),
-            false => Ok(config),
-        }
-    }
-
-    /// Checks what is written, which may be nothing to keep: the service also keeps the files of processes.
+    /// Checks what is written.
     ///
     /// # Errors
     /// Returns the value that is wrong, and why.
@@ -146,29 +130,27 @@ pub fn base_of(pattern: &str) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::toml_text;
+
+    fn parse(text: &str) -> Result<Config, String> {
+        toml_text::read::<Written>(text).and_then(Config::check).map_err(|wrong| wrong.in_text(text))
+    }
 
     #[test]
     fn a_complete_configuration() {
         let text = "programs = [\"node\"]\nfiles = [\"/a/*.so\"]\nexclude = [\"libicu*\"]\nbudget = \"1G\"\ninterval = \"2m\"\ngroup = \"adm\"\n";
-        let config = Config::parse(text).unwrap();
+        let config = parse(text).unwrap();
         assert_eq!(config.programs, ["node"]);
         assert_eq!((config.budget, config.interval.as_secs()), (1 << 30, 120));
         assert_eq!(config.group.as_deref(), Some("adm"));
-        let least = Config::parse("programs = [\"node\"]").unwrap();
+        let least = parse("programs = [\"node\"]").unwrap();
         assert_eq!((least.budget, least.interval), (BUDGET, INTERVAL));
-        assert_eq!(Config::parse("files = [\"/x\"]\nbudget = \"0\"").unwrap().budget, 0);
-    }
-
-    #[test]
-    fn the_example_is_valid() {
-        let example = include_str!("../../../systemd/keep.conf");
-        assert_eq!(Config::parse(example).unwrap().budget, BUDGET);
+        assert_eq!(parse("files = [\"/x\"]\nbudget = \"0\"").unwrap().budget, 0);
     }
 
     #[test]
     fn errors_say_what_is_wrong() {
         for (text, says) in [
-            ("", "nothing to keep"),
             ("programs = [\"\"]", "an empty name"),
             ("programs = 5", "line 1"),
             ("programs = [\"x\"]\nbuget = \"5M\"", "buget"),
@@ -190,7 +172,7 @@ mod tests {
             (&format!("programs = [\"{}\"]", "x".repeat(5000)), "'xxxxxxxxxxxxxxxxxxxx...' has 5000 bytes"),
             (&format!("files = [\"/x\"]\nexclude = [\"{}\"]", "*".repeat(1 << 20)), "exclude: '*****"),
         ] {
-            let error = Config::parse(text).unwrap_err();
+            let error = parse(text).unwrap_err();
             assert!(error.contains(says) && !error.contains('\n'), "{text}: {error}");
         }
     }
@@ -199,7 +181,7 @@ mod tests {
     fn any_text_is_taken_or_refused() {
         use proptest::prelude::*;
         proptest!(|(text in "(programs|files|budget|interval|exclude|=|\\[|\\]|\"|[a-z0-9/*{}]|\n| ){0,40}")| {
-            let _ = Config::parse(&text);
+            let _ = parse(&text);
             let _ = base_of(&text);
         });
     }

@@ -7,8 +7,6 @@ use crate::answers::clients::Clients;
 use crate::answers::process::ProcessStatus;
 use crate::answers::socket::{Socket, SocketError};
 use crate::answers::status::Status;
-use crate::files::keeper::Keeper;
-use crate::files::observed::Observed;
 use crate::files::settings::{Settings, Source, memory};
 use crate::files::watch::{self, Changes};
 use crate::files::worker::{Done, Task, Worker};
@@ -30,8 +28,6 @@ use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 /// A round starts when nothing has changed for this long, because a package is unpacked file by file.
@@ -49,17 +45,7 @@ const OBSERVE: Duration = Duration::from_secs(1);
 /// Pages are locked again this long after memory was last short.
 const RELOCK_AFTER: Duration = Duration::from_secs(60);
 
-/// Does one round without locks, and returns whether all is huge.
-///
-/// # Errors
-/// The settings cannot be read.
-pub fn once(source: &Source) -> Result<bool, String> {
-    let mut keeper = Keeper::new(source.read()?, Arc::new(AtomicBool::new(false)));
-    keeper.round(&Observed::default());
-    Ok(keeper.status(String::new()).is_huge())
-}
-
-/// Keeps what the configuration says until SIGTERM.
+/// Does what the policy says until SIGTERM.
 ///
 /// # Errors
 /// It cannot start, or the thread with the rounds has ended.
@@ -77,12 +63,12 @@ pub fn run(source: Source, socket: Option<&Path>) -> Result<(), String> {
         }
     };
     raise_file_limit();
-    let machine = settings.policy.clone().map(|policy| MachineThread::start(policy, memory())).transpose()?;
+    let machine = MachineThread::start(settings.policy.clone(), memory())?;
     let (folders, changes) = watch::start()?;
     let mut daemon = Daemon {
         group: settings.keep.group.clone(),
         machine,
-        publisher: settings.policy.as_ref().map(|policy| Publisher::start(&policy.metrics)),
+        publisher: Some(Publisher::start(&settings.policy.metrics)),
         status: None,
         observed: BTreeSet::new(),
         is_behind: false,
@@ -103,16 +89,15 @@ pub fn run(source: Source, socket: Option<&Path>) -> Result<(), String> {
     daemon.open_to_group();
     daemon.live(&signals)?;
     notify(&[NotifyState::Stopping]);
-    if let Some(machine) = daemon.machine.take() {
-        machine.end();
-    }
+    daemon.machine.end();
     // The thread may be in the middle of a file. The end of the process releases what it holds.
     Ok(())
 }
 
 struct Daemon {
-    /// The processes of the machine, where a policy takes them.
-    machine: Option<MachineThread>,
+    /// The processes of the machine.
+    machine: MachineThread,
+    /// `None` while it is started again.
     publisher: Option<Publisher>,
     /// The processes whose files are kept; whether the last round did not know one of them; and when it began.
     observed: BTreeSet<Identity>,
@@ -188,7 +173,7 @@ impl Daemon {
             }
             self.observe()?;
             self.clients.serve();
-            if ready.listener && self.machine.is_some() {
+            if ready.listener {
                 self.answer_anew();
             }
             if let (true, Some(socket), Some(answer)) = (ready.listener, &self.socket, &self.answer) {
@@ -218,7 +203,7 @@ impl Daemon {
             (!busy).then_some(self.next),
             (!busy && !reads_events).then_some(self.events_paused_until),
             self.clients.next_deadline(),
-            self.machine.as_ref().map(|_| self.observe_at),
+            Some(self.observe_at),
             self.publisher.as_ref().and_then(Publisher::next),
             self.publisher.as_ref().and_then(|publisher| publisher.server.next_deadline(now)),
         ];
@@ -246,11 +231,10 @@ impl Daemon {
 
     /// Takes what the thread has seen of the machine since: whose files are kept, and what is published.
     fn observe(&mut self) -> Result<(), String> {
-        let Some(machine) = &self.machine else { return Ok(()) };
-        if machine.has_ended() {
+        if self.machine.has_ended() {
             return Err("the thread that watches the machine has ended".into());
         }
-        let seen = machine.seen();
+        let seen = self.machine.seen();
         if Instant::now() >= self.observe_at {
             self.observe_at = Instant::now() + OBSERVE;
             self.is_behind |= !seen.cached.is_subset(&self.observed);
@@ -277,13 +261,11 @@ impl Daemon {
     fn take(&mut self, done: Done) {
         let first = self.status.replace(done.status).is_none();
         self.answer_anew();
-        if let Some(Settings { policy: Some(policy), .. }) = done.settings
-            && let Some(machine) = &mut self.machine
-        {
+        if let Some(Settings { policy, .. }) = done.settings {
             // The old one listens at the same places, perhaps.
             self.publisher = None;
             self.publisher = Some(Publisher::start(&policy.metrics));
-            machine.obey(policy, memory());
+            self.machine.obey(policy, memory());
         }
         let Some(watched) = done.watched else { return };
         self.took = self.last.elapsed();
@@ -304,8 +286,7 @@ impl Daemon {
     /// Makes the answer to who asks.
     fn answer_anew(&mut self) {
         let Some(status) = &mut self.status else { return };
-        let seen = self.machine.as_ref().map(MachineThread::seen);
-        status.processes = seen.map(|seen| seen.taken.iter().map(ProcessStatus::new).collect());
+        status.processes = self.machine.seen().taken.iter().map(ProcessStatus::new).collect();
         let text = printable::json(status).unwrap_or_default() + "\n";
         self.answer = Some(text.into_bytes().into());
     }

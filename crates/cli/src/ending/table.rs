@@ -263,26 +263,6 @@ pub const ALL: &[Ending] = &[
         ],
     },
     Ending {
-        command: "keep",
-        status: &[
-            ("0", "SIGTERM has ended it; with --once: all is huge"),
-            ("1", "with --once: some of it is not huge"),
-            FAILED,
-        ],
-        examples: &[
-            Example {
-                line: "hugelift keep --config keep.conf",
-                what: "keep what the file names, in the foreground",
-            },
-            Example { line: "hugelift keep --once --config keep.conf", what: "prime it once" },
-        ],
-    },
-    Ending {
-        command: "keep status",
-        status: &[("0", "all is huge"), ("1", "some of it is not"), ("125", "no daemon answers")],
-        examples: &[Example { line: "hugelift keep status", what: "ask the daemon" }],
-    },
-    Ending {
         command: "service",
         status: &[("0", "SIGTERM has ended it; what it has done stays"), FAILED],
         examples: &[

@@ -245,64 +245,6 @@ fn systemd_is_notified() {
     assert_eq!(watch.end().0, Some(End::Code(0)));
 }
 
-/// The unit is valid. hugelift works with its capabilities and no others, for a process of another user too.
-#[test]
-fn the_systemd_unit() {
-    need!("systemd-analyze");
-    let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../systemd");
-    let unit = std::fs::read_to_string(tree.join("hugelift-attach@.service")).expect("the unit");
-    // systemd makes seccomp filters of these: under one, hugelift cannot read those of the processes.
-    for option in [
-        "SystemCall",
-        "Restrict",
-        "MemoryDenyWriteExecute",
-        "PrivateDevices",
-        "ProtectKernel",
-        "ProtectClock",
-        "ProtectHostname",
-        "LockPersonality",
-    ] {
-        let line = unit.lines().find(|line| line.starts_with(option));
-        assert_eq!(line, None, "hugelift would be under a filter");
-    }
-    let dir = tempfile::TempDir::new().expect("a temporary directory");
-    let path = dir.path().join("hugelift-attach@x.service");
-    // hugelift is not installed here: the unit names the hugelift under test.
-    std::fs::write(&path, unit.replace("/usr/bin/hugelift", HUGELIFT)).expect("write the unit");
-    let out = Command::new("systemd-analyze").arg("verify").arg(&path).output().expect("systemd-analyze");
-    let said = String::from_utf8_lossy(&out.stderr);
-    assert!(out.status.success() && !said.contains("hugelift-attach@x.service:"), "{said}");
-    need_root!();
-    need!("setpriv");
-    let line = unit.lines().find_map(|l| l.strip_prefix("CapabilityBoundingSet=")).expect("capabilities");
-    let only = line.split(' ').map(|cap| format!(",+{}", cap.trim_start_matches("CAP_").to_lowercase()));
-    let set = format!("--bounding-set=-all{}", only.collect::<String>());
-    let place = Place::new();
-    use std::os::unix::fs::PermissionsExt as _;
-    std::fs::set_permissions(place.dir.path(), std::fs::Permissions::from_mode(0o755)).expect("chmod");
-    let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
-    let other = place.start_by(&nobody, &["waits", "x"]);
-    assert_eq!(other.out(), "ready");
-    let store = place.dir.path().join("store");
-    let mut command = Command::new("setpriv");
-    command.args([
-        &set,
-        "--no-new-privs",
-        HUGELIFT,
-        "attach",
-        "--watch",
-        "--eager",
-        "--parts",
-        "text,rodata,heap",
-    ]);
-    let watch = Running::start(command.arg(other.pid().to_string()).env("HUGELIFT_STORE", store));
-    let line = watch.out();
-    assert!(line.contains("on huge pages, after"), "{line}");
-    assert!(place.huge(other.pid()) >= 4 << 20);
-    let (_, err) = watch.stop(Signal::SIGTERM);
-    assert_eq!(err.len(), 1, "{err:?}");
-}
-
 /// The copies of all processes together get what `--spare` names, not each of them.
 #[test]
 fn copies_of_watched_processes_count_together() {

@@ -2,14 +2,12 @@
 //! Tests that no command opens a FIFO or a device where it expects a program. Opening a FIFO waits for a writer, and
 //! opening a device may do anything.
 
-use crate::common::build::must;
 use crate::common::{Cmd, End, HUGELIFT, Held, Outcome, fat, open_dir};
-use crate::{need, need_root};
+use crate::need_root;
 use nix::sys::stat::Mode;
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -18,7 +16,7 @@ use tempfile::TempDir;
 const SOON: Duration = Duration::from_secs(100);
 
 /// A folder with a FIFO that everybody may open and that nobody writes to, a link to it, and a socket.
-fn special() -> TempDir {
+pub fn special() -> TempDir {
     let dir = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
     fifo(&dir.path().join("fifo"));
     symlink("fifo", dir.path().join("link")).expect("symlink");
@@ -86,28 +84,6 @@ fn a_fifo_is_not_run_or_compared() {
         assert_ne!(said.end, End::Code(0), "{words:?}: {said:?}");
         assert!(said.stderr.lines().count() <= 1, "{words:?}: {said:?}");
     }
-}
-
-/// A user who can write to a folder that `keep` covers does not end its rounds for the other files.
-#[test]
-fn a_fifo_of_another_user_does_not_stop_the_rounds_of_keep() {
-    need_root!();
-    need!("cp");
-    let dir = special();
-    let fifo = dir.path().join("fifo");
-    chown(&fifo, Some(65534), Some(65534)).expect("chown");
-    let program = dir.path().join("program");
-    let built = fat("hold").flags(&["-no-pie", "-fno-pie"]).build();
-    must(Command::new("cp").arg(built).arg(&program));
-    let config = dir.path().join("keep.conf");
-    fs::write(&config, format!("files = [\"{}/*o*\"]\n", dir.path().display())).expect("write");
-    let said = Cmd::new([HUGELIFT, "keep", "--once", "--config"]).arg(&config).patience(SOON).bare();
-    let all = format!("{}{}", said.stdout, said.stderr);
-    let of_fifo = all.lines().filter(|line| line.contains("fifo is not a regular file")).count();
-    assert_eq!((said.end, of_fifo), (End::Code(1), 1), "{said:?}");
-    // The file behind it was primed, as far as this file system can.
-    let primed = format!("{}", program.display());
-    assert!(all.lines().any(|line| line.contains(&primed)), "{said:?}");
 }
 
 /// What has taken the path of a running program's file is not opened.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests that unprivileged clients cannot stop hugelift keep from answering or ending.
+//! Tests that unprivileged clients cannot stop hugelift service from answering or ending.
 
 use super::common::run::{PATIENCE, wait};
 use super::common::{Cmd, End, HUGELIFT};
@@ -23,6 +23,9 @@ use tempfile::TempDir;
 /// waited for the hostile clients here.
 const SOON: Duration = Duration::from_secs(15);
 
+/// Leaves all processes alone, which are those of other tests.
+const NO_PROCESS: &str = "[[rule]]\nname = \"none\"\nany_user = true\ndo = []\n";
+
 /// A folder for a configuration and a socket.
 struct Place(TempDir);
 
@@ -38,7 +41,7 @@ impl Place {
     }
 
     fn socket(&self) -> PathBuf {
-        self.path("keep.sock")
+        self.path("service.sock")
     }
 
     /// Configures 5000 missing files: the answer to a client is then larger than the buffer that the
@@ -50,12 +53,13 @@ impl Place {
     }
 
     fn configure(&self, text: &str) {
-        fs::write(self.path("keep.conf"), text).unwrap();
+        fs::write(self.path("service.toml"), format!("{NO_PROCESS}[keep]\n{text}\n")).unwrap();
     }
 
     fn command(&self) -> Command {
         let mut command = Command::new(HUGELIFT);
-        command.arg("keep").arg("--config").arg(self.path("keep.conf"));
+        command.arg("service").arg("--config").arg(self.path("service.toml"));
+        command.arg("--drop-ins").arg(self.path("none"));
         command.arg("--socket").arg(self.socket()).stdin(Stdio::null());
         command
     }
@@ -70,7 +74,7 @@ impl Place {
     }
 
     fn ask(&self) -> super::common::Outcome {
-        Cmd::new([HUGELIFT, "keep", "status", "--json", "--socket"]).arg(self.socket()).bare()
+        Cmd::new([HUGELIFT, "service", "status", "--json", "--socket"]).arg(self.socket()).bare()
     }
 }
 
@@ -271,13 +275,13 @@ fn nobody_else_may_connect_unless_a_group_is_named() {
     let as_nobody = |groups: &str| {
         Cmd::new(["setpriv", "--reuid=65534", "--regid=65534", groups])
             .arg(&own)
-            .args(["keep", "status", "--socket"])
+            .args(["service", "status", "--socket"])
             .arg(place.socket())
             .bare()
     };
     let refused = as_nobody("--clear-groups");
     assert_eq!(refused.end, End::Code(125));
-    assert!(refused.stderr.contains("you may not ask the hugelift keep at"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("you may not ask the hugelift service at"), "{}", refused.stderr);
     assert!(refused.stderr.contains("group = "), "{}", refused.stderr);
 
     place.configure("files = [\"/no/such\"]\ngroup = \"daemon\"");
@@ -304,8 +308,10 @@ fn only_a_dead_socket_of_ones_own_is_replaced() {
     let socket = place.socket();
     let refused = |what: &str| {
         let before = fs::symlink_metadata(&socket).unwrap();
-        let out = Cmd::new([HUGELIFT, "keep", "--config"])
-            .arg(place.path("keep.conf"))
+        let out = Cmd::new([HUGELIFT, "service", "--config"])
+            .arg(place.path("service.toml"))
+            .arg("--drop-ins")
+            .arg(place.path("none"))
             .arg("--socket")
             .arg(&socket)
             .bare();
@@ -319,7 +325,7 @@ fn only_a_dead_socket_of_ones_own_is_replaced() {
         assert_eq!((before.ino(), before.mode()), (after.ino(), after.mode()), "{what}");
     };
     fs::write(&socket, "precious").unwrap();
-    refused("is a regular file, which hugelift keep does not replace");
+    refused("is a regular file, which hugelift service does not replace");
     assert_eq!(fs::read_to_string(&socket).unwrap(), "precious");
 
     let other = place.path("other");
@@ -336,9 +342,9 @@ fn only_a_dead_socket_of_ones_own_is_replaced() {
 
     // A live socket, first with room in its queue, then with a full queue that no process empties.
     let live = UnixListener::bind(&socket).unwrap();
-    refused("another hugelift keep answers at");
+    refused("another hugelift service answers at");
     let full = fill(&live, &socket);
-    refused("another hugelift keep answers at");
+    refused("another hugelift service answers at");
     drop((live, full));
     if nix::unistd::geteuid().is_root() {
         std::os::unix::fs::chown(&socket, Some(65534), None).unwrap();
@@ -351,7 +357,7 @@ fn only_a_dead_socket_of_ones_own_is_replaced() {
     daemon.until_ready();
     assert!(fs::metadata(&socket).unwrap().file_type().is_socket(), "not {before}");
     let left: Vec<_> = fs::read_dir(place.0.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
-    assert_eq!(left.len(), 4, "keep.conf, keep.sock, log, other: {left:?}");
+    assert_eq!(left.len(), 4, "service.toml, service.sock, log, other: {left:?}");
     // At its end the daemon does not remove a file that replaced its socket.
     fs::remove_file(&socket).unwrap();
     fs::write(&socket, "precious").unwrap();
@@ -374,4 +380,25 @@ fn fill(live: &UnixListener, path: &std::path::Path) -> Vec<std::os::fd::OwnedFd
         all.push(one);
         assert!(all.len() < 10_000);
     }
+}
+
+/// A user who can write to a folder of which files are kept does not end the rounds for the other files.
+#[test]
+fn a_fifo_of_another_user_does_not_stop_the_rounds() {
+    need_root!();
+    need!("cp");
+    let (place, dir) = (Place::new(), crate::special::special());
+    std::os::unix::fs::chown(dir.path().join("fifo"), Some(65534), Some(65534)).unwrap();
+    let program = dir.path().join("program");
+    let built = super::common::fat("hold").flags(&["-no-pie", "-fno-pie"]).build();
+    assert!(Command::new("cp").arg(built).arg(&program).status().unwrap().success());
+    place.configure(&format!("files = [\"{}/*o*\"]", dir.path().display()));
+    let mut daemon = place.start();
+    daemon.until_ready();
+    let of_fifo = place.log().lines().filter(|line| line.contains("fifo is not a regular file")).count();
+    assert_eq!(of_fifo, 1, "{}", place.log());
+    // The file behind it was primed, as far as this file system can.
+    let status = place.ask().stdout;
+    assert!(status.contains(program.to_str().unwrap()), "{status}");
+    daemon.ends_at_sigterm();
 }

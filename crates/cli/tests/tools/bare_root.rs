@@ -210,8 +210,7 @@ fn the_blocks_of_the_pages_run_where_only_the_package_is() {
     assert!(count >= 20, "only {count} commands were run");
     for line in [
         "sleep 60 & hugelift attach $!; hugelift restore $!; status=$?; kill $!; exit $status",
-        "printf 'programs = [\"hugelift\"]\\n' >keep.conf && hugelift keep --once --config keep.conf",
-        "for name in run attach restore lab keep; do hugelift $name --help >/dev/null || exit 125; done",
+        "for name in run attach restore lab service; do hugelift $name --help >/dev/null || exit 125; done",
     ] {
         let done = root.shell(line).bare();
         if !matches!(done.end, End::Code(0 | 1)) {
@@ -238,19 +237,62 @@ fn the_package_is_removed_with_its_daemons_and_leaves_nothing() {
     root.must(&["dpkg", "--force-unsafe-io", "--install", "/run/hugelift.deb"]);
     enable(root.path(), "/usr");
     let wants = root.path().join("etc/systemd/system/multi-user.target.wants");
-    fs::write(wants.join("hugelift-attach@own.service"), "a file, not a link").expect("write");
     fs::create_dir_all(root.path().join("run/systemd/system")).expect("mkdir");
     // An upgrade.
     root.must(&["dpkg", "--force-unsafe-io", "--install", "/run/hugelift.deb"]);
     assert_eq!(root.noted(), "", "an upgrade");
     root.must(&["dpkg", "--remove", "hugelift"]);
-    let stopped =
-        "stop hugelift.service hugelift-keep.service hugelift-attach@*.service\n--system daemon-reload\n";
+    let stopped = "stop hugelift.service\n--system daemon-reload\n";
     assert_eq!(root.noted(), stopped);
-    assert!(wants.join("hugelift-keep.service").symlink_metadata().is_ok());
+    assert!(wants.join("hugelift.service").symlink_metadata().is_ok());
     root.must(&["dpkg", "--purge", "hugelift"]);
     assert_eq!(root.noted(), format!("{stopped}--system daemon-reload\n"));
     let left: Vec<PathBuf> = root.files().into_iter().filter(|path| !before.contains(path)).collect();
-    let own = "etc/systemd/system/multi-user.target.wants/hugelift-attach@own.service";
-    assert_eq!(left, [PathBuf::from(own)]);
+    let other = "etc/systemd/system/multi-user.target.wants/nginx.service";
+    assert_eq!(left, [PathBuf::from(other)]);
+}
+
+/// What hugelift-keep.service and hugelift-attach@UNIT.service of an earlier version did, hugelift.service does after the
+/// upgrade. A second upgrade changes nothing.
+#[test]
+fn issue_33_1_an_upgrade_moves_users_of_the_earlier_units_over() {
+    need_root!();
+    need!("bash", "dpkg-deb", "dpkg-query", "unshare", "chroot", "strip", "tar");
+    let Some(root) = bare() else { skip!("needs a Debian or Ubuntu, whose essential packages it copies") };
+    root.add_systemd();
+    let install = || root.must(&["dpkg", "--force-unsafe-io", "--install", "/run/hugelift.deb"]);
+    install();
+    let (etc, wants) =
+        (root.path().join("etc/hugelift"), root.path().join("etc/systemd/system/multi-user.target.wants"));
+    for folder in [&etc, &wants, &root.path().join("run/systemd/system")] {
+        fs::create_dir_all(folder).expect("mkdir");
+    }
+    fs::write(etc.join("keep.conf"), "programs = [\"hugelift\"]\nbudget = \"8M\"\n").expect("write");
+    for (name, unit) in [
+        ("hugelift-keep.service", "hugelift-keep.service"),
+        ("hugelift-attach@my\\x2ddb.service", "hugelift-attach@.service"),
+    ] {
+        std::os::unix::fs::symlink(format!("/usr/lib/systemd/system/{unit}"), wants.join(name))
+            .expect("a link");
+    }
+    install();
+    let told = "--system daemon-reload\nstop hugelift-keep.service hugelift-attach@my\\x2ddb.service\nstart \
+                hugelift.service\n";
+    assert_eq!(root.noted(), told);
+    let left: Vec<_> =
+        fs::read_dir(&wants).expect("a folder").map(|e| e.expect("a link").file_name()).collect();
+    assert_eq!(left, ["hugelift.service"]);
+    assert!(root.has("usr/lib/systemd/system/hugelift.service"));
+    assert!(!etc.join("keep.conf").exists() && etc.join("keep.conf.converted").exists());
+    // The policy is in order, and takes what the earlier units did.
+    let checked = root.shell("hugelift service check --json").bare();
+    let checked: serde_json::Value =
+        serde_json::from_str(&checked.stdout).unwrap_or_else(|e| panic!("{e}: {checked:?}"));
+    assert_eq!(checked["rules"], serde_json::json!(["attach my\\x2ddb", "rest"]), "{checked}");
+    let policy = fs::read_to_string(etc.join("service.toml")).expect("the policy");
+    assert!(policy.contains("[keep]\nprograms = [\"hugelift\"]\nbudget = \"8M\"\n"), "{policy}");
+    let files = || (root.files(), fs::read_to_string(etc.join("service.toml")).expect("the policy"));
+    let before = files();
+    install();
+    assert_eq!((files(), root.noted().as_str()), (before, told), "nothing more is to be done");
 }

@@ -111,17 +111,9 @@ fn every_file_is_installed_where_it_is_looked_for_and_removed_again() {
     assert_eq!(installed[Path::new("lib/libhugelift.so")], (0, b"libhugelift.so.0".to_vec()));
     // The command takes the library in its own folder first.
     assert!(!installed.contains_key(Path::new("bin/libhugelift_inside.so")));
-    for (unit, start) in [
-        ("hugelift-keep.service", "\nExecStart=/opt/h/bin/hugelift keep\n"),
-        ("hugelift.service", "\nExecStart=/opt/h/bin/hugelift service\n"),
-        ("hugelift-attach@.service", "\nExecStart=/opt/h/bin/hugelift attach --watch --unit %i\n"),
-    ] {
-        let (mode, text) = &installed[&Path::new("lib/systemd/system").join(unit)];
-        assert_eq!(*mode, 0o644, "{unit}");
-        assert!(String::from_utf8_lossy(text).contains(start), "{unit}");
-    }
-    let example = fs::read(top().join("systemd/keep.conf")).expect("the example");
-    assert_eq!(installed[Path::new("share/doc/hugelift/examples/keep.conf")], (0o644, example));
+    let (mode, text) = &installed[Path::new("lib/systemd/system/hugelift.service")];
+    assert_eq!(*mode, 0o644);
+    assert!(String::from_utf8_lossy(text).contains("\nExecStart=/opt/h/bin/hugelift service\n"), "{text:?}");
     let example = fs::read(top().join("systemd/service.toml")).expect("the example");
     assert_eq!(installed[Path::new("share/doc/hugelift/examples/service.toml")], (0o644, example));
     // Nothing is left to be filled in.
@@ -140,15 +132,13 @@ fn every_file_is_installed_where_it_is_looked_for_and_removed_again() {
     }
 }
 
-/// Links as `systemctl enable` makes them, below `root`: to the units below `prefix`, and to one below /usr.
+/// Links as `systemctl enable` makes them, below `root`: to the unit below `prefix`, and to one of another package.
 pub fn enable(root: &Path, prefix: &str) {
     let folder = root.join("etc/systemd/system/multi-user.target.wants");
     fs::create_dir_all(&folder).expect("mkdir");
     for (name, unit) in [
-        ("hugelift-keep.service", format!("{prefix}/lib/systemd/system/hugelift-keep.service")),
         ("hugelift.service", format!("{prefix}/lib/systemd/system/hugelift.service")),
-        ("hugelift-attach@redis.service", format!("{prefix}/lib/systemd/system/hugelift-attach@.service")),
-        ("hugelift-attach@nginx.service", "/usr/lib/systemd/system/hugelift-attach@.service".into()),
+        ("nginx.service", "/usr/lib/systemd/system/nginx.service".into()),
     ] {
         symlink(unit, folder.join(name)).expect("a link");
     }
@@ -171,12 +161,12 @@ fn no_link_to_a_unit_is_left() {
     enable(root.path(), "/opt/h");
     script("install.sh", &["uninstall"], variables);
     let left: Vec<PathBuf> = files(root.path()).into_keys().collect();
-    let of_package = "etc/systemd/system/multi-user.target.wants/hugelift-attach@nginx.service";
+    let of_package = "etc/systemd/system/multi-user.target.wants/nginx.service";
     assert_eq!(left, [PathBuf::from(of_package)]);
 }
 
-/// A systemd of a test's own: a systemctl that notes its words, and a folder /run of a mount namespace. It knows a
-/// unit below a prefix, and one of a package.
+/// A systemd of a test's own: a systemctl that notes its words, and a folder /run of a mount namespace. It knows the
+/// unit below a prefix.
 pub struct Systemd {
     tools: TempDir,
 }
@@ -189,8 +179,6 @@ impl Systemd {
         let script = format!(
             "#!/bin/sh
 case $* in
-*list-units*) printf '%s loaded\\n' hugelift-attach@redis.service hugelift-attach@nginx.service ;;
-*show*nginx*) echo FragmentPath=/usr/lib/systemd/system/hugelift-attach@.service ;;
 *show*) echo FragmentPath={prefix}/lib/systemd/system/hugelift.service ;;
 *) echo \"$*\" >>{noted} ;;
 esac
@@ -242,9 +230,7 @@ fn uninstall_stops_the_daemons_that_it_removes() {
     };
     assert_eq!(run("install", true), "");
     assert_eq!(run("uninstall", false), "", "systemd does not run");
-    // The unit of a package goes on.
-    let stopped = "stop hugelift.service\nstop hugelift-keep.service\nstop hugelift-attach@redis.service\n";
-    assert_eq!(run("uninstall", true), format!("{stopped}daemon-reload\n"));
+    assert_eq!(run("uninstall", true), "stop hugelift.service\ndaemon-reload\n");
 }
 
 /// A package has the command without the library for programs that lift themselves.
@@ -265,9 +251,9 @@ fn the_command_can_be_installed_alone() {
     assert!(installed.contains_key(Path::new("usr/bin/hugelift")));
     let foreign: Vec<_> = installed.keys().filter(|path| path.starts_with("usr/include")).collect();
     assert!(foreign.is_empty() && !installed.contains_key(Path::new("usr/lib/libhugelift.a")), "{foreign:?}");
-    // The units are those of the source: it has the paths of a package.
-    let unit = fs::read(top().join("systemd/hugelift-keep.service")).expect("the unit");
-    assert_eq!(installed[Path::new("usr/lib/systemd/system/hugelift-keep.service")], (0o644, unit));
+    // The unit is that of the source: it has the paths of a package.
+    let unit = fs::read(top().join("systemd/hugelift.service")).expect("the unit");
+    assert_eq!(installed[Path::new("usr/lib/systemd/system/hugelift.service")], (0o644, unit));
 }
 
 /// `sudo make install` after `make` builds nothing: root may have no cargo.

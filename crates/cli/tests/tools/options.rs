@@ -194,12 +194,12 @@ fn attach_lifts_what_the_options_choose() {
 #[test]
 fn issue_29_c14_a_pattern_that_is_longer_than_any_path() {
     let dir = tempfile::TempDir::new().unwrap();
-    let config = dir.path().join("keep.conf");
+    let config = dir.path().join("service.toml");
     let config = config.to_str().unwrap();
     let stars = "*".repeat(1 << 20);
     for line in [format!("files = [\"/{stars}\"]"), format!("files = [\"/x\"]\nexclude = [\"{stars}\"]")] {
-        fs::write(config, line).unwrap();
-        refuses_a_long_pattern(&["keep", "--once", "--config", config]);
+        fs::write(config, format!("[keep]\n{line}")).unwrap();
+        refuses_a_long_pattern(&["service", "check", "--config", config]);
     }
     // execve(2) takes no word of 128 kB.
     let stars = &stars[..100_000];

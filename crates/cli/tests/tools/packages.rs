@@ -117,8 +117,7 @@ fn the_packages_have_the_same_files_of_root_and_of_one_time() {
     let (tar, deb_files) =
         (unpacked(out.path(), &tarball("hugelift")), unpacked(out.path(), &deb("hugelift")));
     let (of_tar, of_deb) = (files(tar.path()), files(&deb_files.path().join("usr")));
-    for name in
-        ["bin/hugelift", "lib/hugelift/libhugelift_inside.so", "lib/systemd/system/hugelift-keep.service"]
+    for name in ["bin/hugelift", "lib/hugelift/libhugelift_inside.so", "lib/systemd/system/hugelift.service"]
     {
         assert_eq!(of_tar[Path::new(name)].0, of_deb[Path::new(name)].0, "{name}");
     }
@@ -233,8 +232,8 @@ fn the_rpm_stops_its_daemons_and_forgets_them_when_it_is_removed() {
         must(&mut systemd.command(is_running, &["sh", "-c", script, "rpm", versions]));
         systemd.noted()
     };
-    let disable = "--no-reload disable hugelift.service hugelift-keep.service hugelift-attach@.service\n";
-    let stop = "stop hugelift.service hugelift-keep.service hugelift-attach@*.service\n";
+    let disable = "--no-reload disable hugelift.service\n";
+    let stop = "stop hugelift.service\n";
     assert_eq!(run(&before, "1", true), "", "an upgrade");
     assert_eq!(run(&behind, "1", true), "daemon-reload\n", "an upgrade");
     assert_eq!(run(&before, "0", true), format!("{disable}{stop}"));

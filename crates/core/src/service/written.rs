@@ -11,7 +11,7 @@
 //! port = 9773          # on loopback alone
 //! textfile = "/var/lib/prometheus/node-exporter/hugelift.prom"
 //!
-//! [keep]               # the keys of keep.conf
+//! [keep]               # files that are kept whether a program uses them or not
 //! programs = ["clang++-19"]
 //!
 //! [[rule]]             # the first whose conditions hold takes a process

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The client of `hugelift keep status` and `hugelift service status`: asks a running daemon.
+//! The client of `hugelift service status`: asks a running daemon.
 
 use super::socket::{machine_path, own_path};
 use hugelift_core::printable::Escape;
@@ -17,27 +17,12 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// A limit that no answer of a daemon reaches.
 const MAX_ANSWER: usize = 16 << 20;
 
-/// Which daemon is asked.
-#[derive(Clone, Copy, Debug)]
-pub struct Daemon {
-    /// The subcommand that is one.
-    pub command: &'static str,
-    /// The unit that starts it.
-    pub unit: &'static str,
-}
-
-/// `hugelift keep`.
-pub const KEEP: Daemon = Daemon { command: "keep", unit: "hugelift-keep" };
-/// `hugelift service`.
-pub const SERVICE: Daemon = Daemon { command: "service", unit: "hugelift" };
-
 /// Returns the answer of the daemon at `path`; without a path, that of the user's own daemon, or else
 /// of root's.
 ///
 /// # Errors
 /// No daemon answers.
-pub fn ask(path: Option<&Path>, daemon: &Daemon) -> Result<String, String> {
-    let Daemon { command, unit } = daemon;
+pub fn ask(path: Option<&Path>) -> Result<String, String> {
     let usual = || own_path().into_iter().chain([machine_path()]).collect();
     let mut paths: Vec<PathBuf> = path.map_or_else(usual, |p| vec![p.to_path_buf()]);
     paths.dedup();
@@ -47,7 +32,7 @@ pub fn ask(path: Option<&Path>, daemon: &Daemon) -> Result<String, String> {
             Ok(text) => return Ok(text),
             Err(Errno::EACCES) => {
                 return Err(format!(
-                    "you may not ask the hugelift {command} at {}: only its own user may, and the members of the group \
+                    "you may not ask the hugelift service at {}: only its own user may, and the members of the group \
                      that its configuration names (group = \"NAME\")",
                     path.escaped()
                 ));
@@ -55,7 +40,7 @@ pub fn ask(path: Option<&Path>, daemon: &Daemon) -> Result<String, String> {
             // EAGAIN: SO_SNDTIMEO or SO_RCVTIMEO has ended a system call.
             Err(Errno::EAGAIN | Errno::ETIMEDOUT) => {
                 return Err(format!(
-                    "the hugelift {command} at {} did not answer within {} s",
+                    "the hugelift service at {} did not answer within {} s",
                     path.escaped(),
                     ANSWER_TIMEOUT.as_secs()
                 ));
@@ -63,7 +48,7 @@ pub fn ask(path: Option<&Path>, daemon: &Daemon) -> Result<String, String> {
             Err(error) => why = format!("{}: {}", path.escaped(), error.desc()),
         }
     }
-    Err(format!("no hugelift {command} answers ({why}); start it: systemctl start {unit}"))
+    Err(format!("no hugelift service answers ({why}); start it: systemctl start hugelift"))
 }
 
 fn ask_at(path: &Path, deadline: Instant) -> nix::Result<String> {

@@ -17,7 +17,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-const NAME: &str = "keep.sock";
+const NAME: &str = "service.sock";
 
 /// Why there is no socket.
 #[derive(Error, Debug)]
@@ -75,7 +75,7 @@ impl Socket {
     pub fn new(path: Option<&Path>) -> Result<Socket, SocketError> {
         let path = path.map(Path::to_path_buf).or_else(own_path).ok_or_else(|| {
             let why =
-                "XDG_RUNTIME_DIR is not set, so there is no folder for the socket of 'hugelift keep status'";
+                "XDG_RUNTIME_DIR is not set, so there is no folder for the socket of 'hugelift service status'";
             SocketError::Failed(why.into())
         })?;
         let failed = |e: io::Error| SocketError::Failed(format!("cannot listen at {}: {e}", path.escaped()));
@@ -188,7 +188,7 @@ fn stat(folder: &OwnedFd, name: &OsStr) -> nix::Result<Option<FileStat>> {
 fn taken(path: &Path) -> SocketError {
     let path = path.escaped();
     SocketError::Taken(format!(
-        "another hugelift keep answers at {path}, or another program; ask it by 'hugelift keep status \
+        "another hugelift service answers at {path}, or another program; ask it by 'hugelift service status \
          --socket {path}', or give this one a path of its own by --socket"
     ))
 }
@@ -198,7 +198,7 @@ fn check_dead(path: &Path, found: &FileStat) -> Result<(), SocketError> {
     let shown = path.escaped();
     let refused = |what: &str| {
         let line = format!(
-            "{shown} is {what}, which hugelift keep does not replace: remove it, or give --socket another path"
+            "{shown} is {what}, which hugelift service does not replace: remove it, or give --socket another path"
         );
         Err(SocketError::Taken(line))
     };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `hugelift keep status`: the daemon's state, as it sends it and as it is printed.
+//! `hugelift service status`: the daemon's state, as it sends it and as it is printed.
 
 use crate::answers::process::ProcessStatus;
 use hugelift_core::addr::human_bytes;
@@ -32,9 +32,8 @@ pub struct Status {
     pub missing: Vec<String>,
     /// The files that it keeps.
     pub files: Vec<FileStatus>,
-    /// The processes that the policy takes; none from `hugelift keep`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub processes: Option<Vec<ProcessStatus>>,
+    /// The processes that the policy takes.
+    pub processes: Vec<ProcessStatus>,
 }
 
 /// One file.
@@ -123,7 +122,7 @@ pub fn text(status: &Status) -> String {
             let _ = writeln!(out, "    {}: {}", human_bytes(obstacle.bytes), obstacle.detail);
         }
     }
-    for process in status.processes.iter().flatten() {
+    for process in &status.processes {
         let _ = writeln!(out, "{}", process.text());
     }
     out

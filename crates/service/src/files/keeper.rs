@@ -181,7 +181,7 @@ impl Keeper {
             released: !self.may_lock(),
             missing: self.missing.clone(),
             files,
-            processes: None,
+            processes: Vec::new(),
         }
     }
 }

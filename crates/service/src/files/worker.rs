@@ -164,7 +164,7 @@ impl Thread {
                 interval: config.interval,
                 settings,
                 group: config.group.clone(),
-                status: self.keeper.status(self.source.path().escaped().to_string()),
+                status: self.keeper.status(self.source.config.escaped().to_string()),
             };
             if done.send(result).is_err() || bell.write_all(&[0]).is_err() {
                 return;
@@ -175,7 +175,7 @@ impl Thread {
     fn reload(&mut self) -> Option<Settings> {
         match self.source.read() {
             Ok(settings) => {
-                log(Level::Info, &format!("{} read again", self.source.path().escaped()));
+                log(Level::Info, &format!("{} read again", self.source.config.escaped()));
                 self.keeper.configure(settings.clone());
                 Some(settings)
             }

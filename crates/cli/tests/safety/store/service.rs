@@ -45,18 +45,18 @@ cd /run/machine
 until [ -S /run/systemd/private ]; do sleep 0.1; done
 pid() { systemctl show -p MainPID --value $1; }
 entries() { find /run/hugelift/store -size +1M 2> /dev/null | xargs -r stat -c '%n %a'; }
-systemctl start served hugelift-attach@served
+systemctl start served hugelift
 for i in $(seq 600); do
     ! grep -q /store/ /proc/$(pid served)/maps || break
     sleep 0.1
 done
-[ "$(readlink /proc/$(pid hugelift-attach@served)/ns/mnt)" = "$(readlink /proc/1/ns/mnt)" ] && echo in the first namespace
+[ "$(readlink /proc/$(pid hugelift)/ns/mnt)" = "$(readlink /proc/1/ns/mnt)" ] && echo in the first namespace
 first=$(entries)
 case $first in *' 444') echo public;; esac
-systemctl restart hugelift-attach@served
-systemctl is-active hugelift-attach@served
+systemctl restart hugelift
+systemctl is-active hugelift
 [ -n "$first" ] && [ "$first" = "$(entries)" ] && echo survives a restart
-systemctl stop hugelift-attach@served served
+systemctl stop hugelift served
 ./hugelift run --backing shared --report report ./served < /dev/null > out
 grep -q 'wrong [1-9]' out && echo wrong code
 grep -q shared report && [ "$first" = "$(entries)" ] && echo used by a later start
@@ -118,12 +118,13 @@ fn the_service_of_systemd_uses_the_machines_store() {
         fs::write(at(&format!("units/{target}.target")), "[Unit]\nDefaultDependencies=no\n").expect("write");
     }
     let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../systemd");
-    let unit = fs::read_to_string(tree.join("hugelift-attach@.service")).expect("the unit");
+    let unit = fs::read_to_string(tree.join("hugelift.service")).expect("the unit");
     // At once, and nothing else than the store.
-    let options = "attach --watch --eager --backing shared";
-    let unit = unit.replace("/usr/bin/hugelift attach --watch", &format!("/run/machine/hugelift {options}"));
+    let options = "attach --watch --eager --backing shared --unit served";
+    let unit = unit.replace("/usr/bin/hugelift service", &format!("/run/machine/hugelift {options}"));
+    let unit = unit.replace("ConditionPathExists=/etc/hugelift/service.toml\n", "");
     assert!(unit.contains(options), "{unit}");
-    fs::write(at("units/hugelift-attach@.service"), unit).expect("write");
+    fs::write(at("units/hugelift.service"), unit).expect("write");
     for (name, text) in [("boot", BOOT), ("script", SCRIPT)] {
         fs::write(at(name), text).expect("write");
     }

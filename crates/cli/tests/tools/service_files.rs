@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of `hugelift keep`: a daemon with a configuration, files that come, change and go, and every way
-//! in which the daemon ends.
+//! Tests of the files that `hugelift service` keeps: by the table `[keep]` of its configuration. Files come, change and go, and the
+//! daemon ends in every way.
 
 use crate::common::cache;
 use crate::common::run::{PATIENCE, end_group, wait};
@@ -19,6 +19,9 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 const HUGE: u64 = 2 << 20;
+
+/// Leaves all processes alone, which are those of other tests.
+const NO_PROCESS: &str = "[[rule]]\nname = \"none\"\nany_user = true\ndo = []\n";
 
 /// A folder with a configuration for a file in it, and the daemon that keeps it.
 struct Place {
@@ -64,13 +67,19 @@ impl Place {
     }
 
     fn configure(&self, more: &str) {
-        let text = format!("files = [\"{}\"]\n{more}\n", self.victim().display());
-        fs::write(self.path("keep.conf"), text).unwrap();
+        self.write(&format!("files = [\"{}\"]\n{more}\n", self.victim().display()));
+    }
+
+    /// Writes the policy: what is to be kept, and no process.
+    fn write(&self, keep: &str) {
+        fs::write(self.path("service.toml"), format!("{NO_PROCESS}[keep]\n{keep}\n")).unwrap();
     }
 
     fn words(&self) -> Vec<String> {
-        let [config, socket] = ["keep.conf", "keep.sock"].map(|n| self.path(n).display().to_string());
-        [HUGELIFT, "keep", "--config", &config, "--socket", &socket].map(String::from).to_vec()
+        let names = ["service.toml", "none", "service.sock"];
+        let [config, drop_ins, socket] = names.map(|name| self.path(name).display().to_string());
+        let words = [HUGELIFT, "service", "--config", &config, "--drop-ins", &drop_ins, "--socket", &socket];
+        words.map(String::from).to_vec()
     }
 
     fn start(&self) -> Daemon<'_> {
@@ -91,10 +100,10 @@ impl Place {
 
     /// Returns the daemon's status if it answers.
     fn ask(&self) -> Option<Value> {
-        let socket = self.path("keep.sock").display().to_string();
-        let out = Cmd::new([HUGELIFT, "keep", "status", "--json", "--socket", &socket]).bare();
+        let socket = self.path("service.sock").display().to_string();
+        let out = Cmd::new([HUGELIFT, "service", "status", "--json", "--socket", &socket]).bare();
         let status = serde_json::from_str(&out.stdout).ok()?;
-        fits("keep-status", &status);
+        fits("service-status", &status);
         Some(status)
     }
 
@@ -222,7 +231,7 @@ fn what_is_replaced_is_primed_again() {
 
     daemon.signal(Signal::SIGTERM);
     assert_eq!(daemon.end(), End::Code(0), "{}", place.log());
-    assert!(!place.path("keep.sock").exists());
+    assert!(!place.path("service.sock").exists());
     assert!(place.log().contains("huge"), "{}", place.log());
 }
 
@@ -278,16 +287,16 @@ fn a_killed_daemon_leaves_nothing_in_the_way() {
     // A second daemon at the same socket is refused.
     let second = Cmd::new(place.words()).bare();
     assert_eq!(second.end, End::Code(125), "{second:?}");
-    assert!(second.stderr.contains("another hugelift keep answers at"), "{second:?}");
+    assert!(second.stderr.contains("another hugelift service answers at"), "{second:?}");
     daemon.signal(Signal::SIGKILL);
     assert_eq!(daemon.end(), End::Signal(9));
-    assert!(place.path("keep.sock").exists());
-    let asked = Cmd::new([HUGELIFT, "keep", "status", "--socket"]).arg(place.path("keep.sock")).bare();
+    assert!(place.path("service.sock").exists());
+    let asked = Cmd::new([HUGELIFT, "service", "status", "--socket"]).arg(place.path("service.sock")).bare();
     assert_eq!(asked.end, End::Code(125));
-    assert!(asked.stderr.contains("no hugelift keep answers"), "{asked:?}");
+    assert!(asked.stderr.contains("no hugelift service answers"), "{asked:?}");
     let mut next = place.start();
     next.until("its successor", is_done);
-    let shown = Cmd::new([HUGELIFT, "keep", "status", "--socket"]).arg(place.path("keep.sock")).bare();
+    let shown = Cmd::new([HUGELIFT, "service", "status", "--socket"]).arg(place.path("service.sock")).bare();
     assert_eq!(shown.end, End::Code(0), "{shown:?}");
     assert!(shown.stdout.contains(&format!("{}: text ", place.victim().display())), "{shown:?}");
     next.signal(Signal::SIGINT);
@@ -409,7 +418,7 @@ fn it_works_without_its_socket() {
     let place = place!();
     place.configure("interval = \"1s\"");
     let mut words = place.words();
-    *words.last_mut().unwrap() = "/proc/no/keep.sock".to_string();
+    *words.last_mut().unwrap() = "/proc/no/service.sock".to_string();
     let mut child = Command::new(&words[0])
         .args(&words[1..])
         .stderr(File::create(place.path("log")).unwrap())
@@ -422,7 +431,7 @@ fn it_works_without_its_socket() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(place.is_huge(), "{}", place.log());
-    assert!(place.log().contains("cannot listen at /proc/no/keep.sock"), "{}", place.log());
+    assert!(place.log().contains("cannot listen at /proc/no/service.sock"), "{}", place.log());
 }
 
 /// A data file is kept as code is, and its bytes stay what they are.
@@ -432,7 +441,7 @@ fn issue_32_1_a_data_file_is_kept() {
     let bytes: Vec<u8> = (0..4 * HUGE + 12345).map(|i| ((i * 7) >> 3) as u8).collect();
     let data = place.path("data");
     fs::write(&data, &bytes).unwrap();
-    fs::write(place.path("keep.conf"), format!("files = [\"{}\"]\n", data.display())).unwrap();
+    place.write(&format!("files = [\"{}\"]", data.display()));
     let mut daemon = place.start();
     let status = daemon.until("the data file", is_done);
     let file = &status["files"][0];
@@ -447,56 +456,18 @@ fn issue_32_1_a_data_file_is_kept() {
 }
 
 #[test]
-fn once() {
-    let place = place!();
-    place.configure("");
-    let config = place.path("keep.conf").display().to_string();
-    let out = Cmd::new([HUGELIFT, "keep", "--once", "--config", &config]).bare();
-    assert_eq!(out.end, End::Code(0), "{out:?}");
-    assert!(place.is_huge());
-    fs::remove_file(place.victim()).unwrap();
-    assert_eq!(Cmd::new([HUGELIFT, "keep", "--once", "--config", &config]).bare().end, End::Code(1));
-}
-
-#[test]
 fn a_wrong_configuration_is_reported_with_its_line() {
     let place = Place::new();
     for (text, says) in [
-        ("files = [\"/x\"]\nbuget = \"1M\"\n", "line 2"),
+        ("files = [\"/x\"]\nbuget = \"1M\"\n", "line 7"),
         ("files = [\"x\"]\n", "'x' is not an absolute path"),
-        ("", "nothing to keep"),
     ] {
-        fs::write(place.path("keep.conf"), text).unwrap();
+        place.write(text);
         let out = Cmd::new(place.words()).bare();
         assert_eq!(out.end, End::Code(125));
-        assert!(out.stderr.contains(says) && out.stderr.contains("keep.conf: "), "{out:?}");
+        assert!(out.stderr.contains(says) && out.stderr.contains("service.toml: "), "{out:?}");
     }
-    fs::remove_file(place.path("keep.conf")).unwrap();
+    fs::remove_file(place.path("service.toml")).unwrap();
     let out = Cmd::new(place.words()).bare();
     assert!(out.end == End::Code(125) && out.stderr.contains("No such file"), "{out:?}");
-}
-
-#[test]
-fn the_systemd_unit_is_valid() {
-    need!("systemd-analyze");
-    let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../systemd");
-    let unit = fs::read_to_string(tree.join("hugelift-keep.service")).unwrap();
-    let dir = TempDir::new().unwrap();
-    let path = dir.path().join("hugelift-keep.service");
-    // hugelift is not installed here: the unit names the hugelift under test.
-    fs::write(&path, unit.replace("/usr/bin/hugelift", HUGELIFT)).unwrap();
-    let out = Command::new("systemd-analyze").arg("verify").arg(&path).output().unwrap();
-    let said = String::from_utf8_lossy(&out.stderr);
-    assert!(out.status.success() && !said.contains("hugelift-keep.service:"), "{said}");
-    // The daemon works with the capabilities of the unit and no others.
-    need_root!();
-    need!("setpriv");
-    let place = place!();
-    place.configure("");
-    let line = unit.lines().find_map(|l| l.strip_prefix("CapabilityBoundingSet=")).unwrap();
-    let only = line.split(' ').map(|cap| format!(",+{}", cap.trim_start_matches("CAP_").to_lowercase()));
-    let set = format!("--bounding-set=-all{}", only.collect::<String>());
-    let mut daemon = place.start_under(&["setpriv", &set, "--no-new-privs"]);
-    let status = daemon.until("the first round", is_done);
-    assert_eq!(status["locked_bytes"], status["files"][0]["whole_bytes"], "{status:#}");
 }
