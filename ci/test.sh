@@ -67,8 +67,9 @@ experiments=(lab:: lab_agree:: lab_memory:: lab_reclaim::)
 settings=(doctor::here:: cost:: compare_khugepaged:: inspect_folios::)
 # Comparisons take their time by themselves: of the rest of tools they are a part of their own.
 compared=(compare heat::)
-# The program lift takes longer than one program may: it runs in two halves. A word also takes modules that end with it, as
+# The program lift takes longer than one program may: it runs in three parts. A word also takes modules that end with it, as
 # attach_watch.
+live=(live:: loads:: moved::)
 second_half=(page_sizes:: parts:: protections:: running:: service:: shm:: spans:: state:: stress:: symbols:: unused:: watch::)
 words_of() {
   local program= experiment
@@ -84,7 +85,8 @@ words_of() {
     */experiments) words+=("${experiments[@]}") ;;
     */settings) words+=("${settings[@]}") ;;
     */second) words+=("${second_half[@]}") ;;
-    */first) for other in "${second_half[@]}"; do words+=(--skip "$other"); done ;;
+    */live) words+=("${live[@]}") ;;
+    */first) for other in "${live[@]}" "${second_half[@]}"; do words+=(--skip "$other"); done ;;
     */compared) words+=("${compared[@]}") && for other in "${experiments[@]}" "${settings[@]}"; do words+=(--skip "$other"); done ;;
     */others) for other in "${experiments[@]}" "${settings[@]}" "${compared[@]}"; do words+=(--skip "$other"); done ;;
   esac
@@ -143,7 +145,7 @@ mkdir "$work/log" "$work/done"
 # experiments run beside them too, once the programs lift and safety and the tests of settings are done: each experiment takes the
 # lock of all tests that need the pool, which tests of safety take as well, so both would only wait for
 # each other.
-alone=(hugelift:lift/first hugelift:lift/second hugelift:safety hugelift:tools/settings hugelift:tools/compared hugelift:tools/others)
+alone=(hugelift:lift/first hugelift:lift/live hugelift:lift/second hugelift:safety hugelift:tools/settings hugelift:tools/compared hugelift:tools/others)
 pure=() experimental=(hugelift:tools/experiments)
 for name in "$work"/programs/*; do
   name=${name##*/}
