@@ -63,5 +63,6 @@ pub mod symbols;
 pub mod table;
 pub mod target;
 pub mod toml_text;
+pub mod units;
 pub mod unused;
 pub mod worth;

@@ -50,11 +50,18 @@ fn is_slice_in(around: Option<&str>, slice: &str) -> bool {
     own.is_some_and(|own| is_stem(own) && !own.contains(['-', '@']))
 }
 
-/// Returns whether this is the name of a unit that can hold processes (`unit_name_is_valid` in systemd's
-/// src/basic/unit-name.c): not that of a template, which ends in `@`.
+/// Returns whether this is the name of a unit that can hold processes: not that of a template, which ends in `@`.
 fn is_unit(name: &str) -> bool {
+    let is_template =
+        SUFFIXES.iter().filter_map(|suffix| name.strip_suffix(suffix)).any(|stem| stem.ends_with('@'));
+    is_unit_or_template(name) && !is_template
+}
+
+/// Returns whether this is the name of a unit that can hold processes, or that of a template of them
+/// (`unit_name_is_valid` in systemd's src/basic/unit-name.c).
+pub fn is_unit_or_template(name: &str) -> bool {
     let stem = SUFFIXES.iter().find_map(|suffix| name.strip_suffix(suffix));
-    name.len() <= LONGEST && stem.is_some_and(|stem| is_stem(stem) && !stem.ends_with('@'))
+    name.len() <= LONGEST && stem.is_some_and(is_stem)
 }
 
 /// Returns whether a name without its suffix has the characters of units alone.
