@@ -7,7 +7,7 @@ use crate::run::RunArgs;
 use crate::starter::{Start, Starter};
 use crate::{
     advise, align, attach, compare, doctor, inspect, lab, ministat, pool, prime, run, service, stat, store,
-    top,
+    top, wrap,
 };
 use crate::{ending, log, usage};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -52,6 +52,8 @@ enum Command {
     Prime(prime::PrimeArgs),
     Align(align::AlignArgs),
     Service(service::ServiceArgs),
+    advise, align, attach, compare, doctor, inspect, lab, ministat, pool, prime, run, service, stat, store,
+    top, wrap,
     Store(store::StoreArgs),
     Ministat(ministat::MinistatArgs),
     Lab(lab::LabArgs),
@@ -194,6 +196,8 @@ fn run(command: Command, colour: When, status: Option<EarlyStatus>) -> Result<Ex
         Command::Prime(args) => prime::run(&args),
         Command::Align(args) => align::run(&args),
         Command::Service(args) => service::run(&args),
+    advise, align, attach, compare, doctor, inspect, lab, ministat, pool, prime, run, service, stat, store,
+    top, wrap,
         Command::Store(args) => store::run(&args),
         Command::Ministat(args) => ministat::run(&args),
         Command::Lab(args) => lab::run(&args),

@@ -31,6 +31,7 @@ mod stat;
 mod store;
 mod top;
 mod usage;
+mod wrap;
 
 pub use command_line::{definition, enter};
 pub use ending::{Ending, Example};

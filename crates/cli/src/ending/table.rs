@@ -293,6 +293,32 @@ pub const ALL: &[Ending] = &[
         examples: &[Example { line: "hugelift service status", what: "ask the daemon" }],
     },
     Ending {
+        command: "wrap",
+        status: &[("0", "the drop-in is written, or with --dry-run printed"), FAILED],
+        examples: &[
+            Example { line: "hugelift wrap --dry-run mariadb", what: "print the drop-in, and write nothing" },
+            Example {
+                line: "sudo hugelift wrap redis-server -- --parts all --backing thp",
+                what: "write it, with options of hugelift run",
+            },
+            Example {
+                line: "sudo hugelift wrap --root /mnt/image nginx",
+                what: "write it into an image, where hugelift is installed",
+            },
+        ],
+    },
+    Ending {
+        command: "unwrap",
+        status: &[
+            ("0", "the drop-in is removed"),
+            ("125", "there is none, or hugelift failed; stderr says why"),
+        ],
+        examples: &[Example {
+            line: "sudo hugelift unwrap mariadb",
+            what: "have it started without hugelift again",
+        }],
+    },
+    Ending {
         command: "store",
         status: &[("0", "success"), ("1", "'verify' found a damaged entry"), FAILED],
         examples: &[

@@ -12,11 +12,11 @@ pub const LAST_FILE: &str = "zz-hugelift.conf";
 /// How its first line begins. hugelift removes no other file.
 pub const MARK: &str = "# Made by 'hugelift wrap'";
 
-/// Settings that are seccomp filters, or bring some (systemd.exec(5)).
-const FILTERS: [&str; 16] = [
-    "SystemCallFilter",
+/// The filter of system calls, which leaves out most calls of a lift.
+const CALLS: &str = "SystemCallFilter";
+/// Other settings that are seccomp filters, or bring some (systemd.exec(5)). They let hugelift work, which it cannot know.
+const FILTERS: [&str; 14] = [
     "SystemCallArchitectures",
-    "SystemCallLog",
     "RestrictAddressFamilies",
     "RestrictNamespaces",
     "RestrictRealtime",
@@ -29,8 +29,10 @@ const FILTERS: [&str; 16] = [
     "ProtectKernelLogs",
     "ProtectKernelModules",
     "ProtectKernelTunables",
-    "DynamicUser",
+    "SystemCallLog",
 ];
+/// Limits of memory (systemd.resource-control(5)).
+const LIMITS: [&str; 3] = ["MemoryMax", "MemoryHigh", "MemoryLimit"];
 
 /// A drop-in.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -49,9 +51,9 @@ pub struct DropIn {
 pub fn wrap(name: &str, unit: &Unit, hugelift: &str, options: &[String]) -> Result<DropIn, Refusal> {
     refuse(unit)?;
     let mut options = options.to_vec();
-    let mut notes = notes(name, unit);
+    let mut notes = notes(name, unit, &options);
     let is_forking = unit.setting("Type") == Some("forking");
-    if is_forking && unit.setting("PIDFile").is_none() && !options.iter().any(|word| word == "--eager") {
+    if is_forking && unit.setting("PIDFile").is_none() && !has(&options, "--eager") {
         options.insert(0, "--eager".into());
         notes.push(
             "it has Type=forking and no PIDFile=: with --eager no process stays beside the program that systemd could take \
@@ -84,12 +86,18 @@ fn refuse(unit: &Unit) -> Result<(), Refusal> {
     unit.commands.iter().find_map(|command| command.refusal()).map_or(Ok(()), Err)
 }
 
-fn notes(name: &str, unit: &Unit) -> Vec<String> {
+/// Returns whether an option is given, with its value or without.
+fn has(options: &[String], option: &str) -> bool {
+    options.iter().any(|word| word.split('=').next() == Some(option))
+}
+
+fn notes(name: &str, unit: &Unit, options: &[String]) -> Vec<String> {
     let mut notes = Vec::new();
     if unit.setting("Type") == Some("oneshot") {
         notes.push("it has Type=oneshot: a program that ends soon gains nothing".into());
     }
-    if let Some(shell) = unit.commands.iter().find(|command| command.is_shell()) {
+    let shell = unit.commands.iter().find(|command| command.is_shell());
+    if let Some(shell) = shell.filter(|_| !has(options, "--children")) {
         notes.push(format!(
             "{} starts other programs, which are lifted only with the option '--children lift'",
             shell.program()
@@ -98,17 +106,25 @@ fn notes(name: &str, unit: &Unit) -> Vec<String> {
     if let Some(named) = unit.commands.iter().find(|command| !command.program().contains('/')) {
         notes.push(format!("{} is looked up in the PATH of the unit", named.program()));
     }
-    let filters: Vec<&str> = FILTERS.into_iter().filter(|key| unit.is_on(key)).collect();
-    if let Some(first) = filters.first() {
-        notes.push(format!(
-            "{first}= is a seccomp filter: if it does not let hugelift work, the program starts as it is, and 'hugelift \
-             attach --watch --unit {}' lifts it",
+    notes.extend(note_of_filters(name, unit, options));
+    let is_limited = |key: &str| unit.setting(key).is_some_and(|value| value != "infinity");
+    if let Some(limit) = LIMITS.into_iter().find(|key| is_limited(key) && !has(options, "--spare")) {
+        notes
+            .push(format!("{limit}= limits its memory: copies are made only with the option '--spare SIZE'"));
+    }
+    notes
+}
+
+fn note_of_filters(name: &str, unit: &Unit, options: &[String]) -> Option<String> {
+    if unit.is_on(CALLS) {
+        return Some(format!(
+            "{CALLS}= may forbid the calls of a lift, and then the program starts as it is: 'hugelift attach --watch --unit \
+             {}' lifts it from outside",
             plain(name)
         ));
     }
-    let limits = ["MemoryMax", "MemoryHigh", "MemoryLimit"];
-    if limits.into_iter().any(|key| unit.setting(key).is_some_and(|value| value != "infinity")) {
-        notes.push("it has a memory limit: copies need the option '--spare SIZE'".into());
-    }
-    notes
+    let filter = FILTERS.into_iter().find(|key| unit.is_on(key)).filter(|_| !has(options, "--seccomp"))?;
+    Some(format!(
+        "{filter}= is a seccomp filter, under which it is lifted only with the option '--seccomp try'"
+    ))
 }

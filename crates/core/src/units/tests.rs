@@ -152,7 +152,8 @@ fn issue_33_notes_say_what_may_surprise() {
         ("/bin/sh -c 'exec /bin/x'", "--children lift"),
         ("/usr/bin/env x", "--children lift"),
         ("x", "looked up"),
-        ("/bin/x\nSystemCallFilter=@system-service", "SystemCallFilter= is a seccomp filter"),
+        ("/bin/x\nSystemCallFilter=@system-service", "hugelift attach --watch --unit x.service"),
+        ("/bin/x\nRestrictNamespaces=yes", "--seccomp try"),
         ("/bin/x\nMemoryMax=1G", "--spare SIZE"),
         ("/bin/x\nType=oneshot", "gains nothing"),
     ] {
@@ -164,6 +165,9 @@ fn issue_33_notes_say_what_may_surprise() {
     {
         assert!(notes(none).is_empty(), "{none}");
     }
+    let all = "[Service]\nExecStart=/bin/sh x\nMemoryMax=1G\nLockPersonality=yes";
+    let options = ["--seccomp=try", "--spare", "64M", "--children", "lift"].map(String::from);
+    assert!(wrap("x.service", &Unit::read([all]).unwrap(), HUGELIFT, &options).unwrap().notes.is_empty());
 }
 
 #[test]

@@ -11,6 +11,7 @@ pub mod split;
 pub mod sysfs;
 pub mod thp_switch;
 pub mod tree;
+pub mod unit_files;
 pub mod users;
 pub mod yama;
 

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Tests of `hugelift wrap`, and of hugelift's own units: with the files of an image, and under a systemd that is the first
+//! process of its own namespaces.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod boot;
+mod files;
+mod service;
+mod table;
