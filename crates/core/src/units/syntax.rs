@@ -28,11 +28,11 @@ pub fn assignments(text: &str) -> Vec<Assignment<'_>> {
         if line.trim_start_matches(BLANKS).starts_with(['#', ';']) {
             continue;
         }
-        if begun.is_empty() && !is_continued(line) {
-            if let Some(name) = section_of(line) {
-                section = name;
-                continue;
-            }
+        if begun.is_empty()
+            && let Some(name) = section_of(line)
+        {
+            section = name;
+            continue;
         }
         begun.push_str(line);
         if is_continued(&begun) {
