@@ -6,8 +6,8 @@ use hugelift_core::units::drop_in::MARK;
 use hugelift_core::units::{Unit, wrap};
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|input: (&str, &str, &str)| {
-    let (file, drop_in, option) = input;
+fuzz_target!(|input: (String, String, String)| {
+    let (file, drop_in, option) = (input.0.as_str(), input.1.as_str(), input.2);
     let unit = match Unit::read([file, drop_in]) {
         Ok(unit) => unit,
         Err(refusal) => return assert!(!refusal.to_string().contains('\n'), "{refusal}"),

@@ -103,7 +103,7 @@ pub fn run_unwrap(args: &UnwrapArgs) -> Result<Exit, Failure> {
     }
     Systemd::of(&tree).reload()?;
     if tree.is_live() {
-        say(&format!("it has no effect from the next start: systemctl restart {name}"));
+        say(&format!("it is started without hugelift from the next start: systemctl restart {name}"));
     }
     Ok(Exit::SUCCESS)
 }

@@ -17,7 +17,7 @@ pid() { systemctl show -p MainPID --value "$1"; }
 # Says whether the code of a process is huge.
 huge() {
     awk '/^[0-9a-f]+-[0-9a-f]+ / { code = $2 ~ /x/ } code && /^(AnonHugePages|ShmemPmdMapped|FilePmdMapped):/ { huge += $2 }
-        END { print huge >= 4096 ? "huge" : huge ? "some" : "small" }' "/proc/$1/smaps"
+        END { print (huge >= 4096 ? "huge" : (huge ? "some" : "small")) }' "/proc/$1/smaps"
 }
 "#;
 /// The targets that services stand in relation to.

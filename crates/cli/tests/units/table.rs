@@ -74,6 +74,13 @@ one() {
 }
 "#;
 
+/// Lifts from outside what is not lifted from inside.
+const OUTSIDE: &str = "
+systemctl start calls
+./hugelift attach --whole --backing thp --unit calls > attached 2>&1 || cat attached
+state calls attached
+";
+
 fn unit_of((name, settings, ..): (&str, &str, &str, Ends)) -> (String, String) {
     let words = match name {
         "notify" | "forking" => name,
@@ -102,6 +109,8 @@ fn issue_33_each_setting_of_a_unit() {
         let lifted = if matches!(ends, Huge) { "huge" } else { "small" };
         writeln!(expected, "{name} wrapped active {lifted}\n{name} unwrapped active small").expect("write");
     }
+    script += OUTSIDE;
+    expected += "calls attached active huge\n";
     let told = system.script(&script);
     let said = |file: String| std::fs::read_to_string(system.path(&file)).unwrap_or_default();
     let all: String =
