@@ -17,9 +17,10 @@ struct Image(TempDir);
 impl Image {
     fn new(unit: &str) -> Image {
         let image = Image(TempDir::new().expect("a folder"));
-        image.write("usr/bin/hugelift", "");
-        image.write("bin/sh", "");
-        fs::set_permissions(image.path("bin/sh"), fs::Permissions::from_mode(0o755)).expect("chmod");
+        for program in ["usr/bin/hugelift", "bin/sh"] {
+            image.write(program, "");
+            fs::set_permissions(image.path(program), fs::Permissions::from_mode(0o755)).expect("chmod");
+        }
         image.write("usr/lib/systemd/system/server.service", unit);
         image
     }

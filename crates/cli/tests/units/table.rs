@@ -65,6 +65,11 @@ one() {
     shift
     ./hugelift wrap "$name" -- -v --eager --backing thp "$@" > "wrap.$name" 2>&1 || cat "wrap.$name"
     systemctl start "$name"
+    # With Type=simple it has started before the program has. Its helper says what is lifted, at the end.
+    for i in $(seq 600); do
+        [ ! -s "err.$name" ] || break
+        sleep 0.1
+    done
     state "$name" wrapped
     cp "err.$name" "said.$name"
     ./hugelift unwrap "$name" >> "wrap.$name" 2>&1 || cat "wrap.$name"
