@@ -12,6 +12,7 @@
 //! | [`rule`], [`matching`] | a rule and its conditions |
 //! | [`acts`] | what may be done with a process |
 //! | [`limits`], [`share`], [`metrics`] | the rest of the configuration |
+//! | [`verify`] | which programs are lifted because an experiment has shown a gain |
 //! | [`source`] | a file by its name and its text |
 //! | [`mod@unit`] | the systemd unit of a process |
 
@@ -28,4 +29,5 @@ pub mod source;
 #[cfg(test)]
 mod tests;
 pub mod unit;
+pub mod verify;
 pub mod written;

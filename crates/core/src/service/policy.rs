@@ -14,6 +14,7 @@ use crate::service::matching::{Condition, Facts};
 use crate::service::metrics::Metrics;
 use crate::service::rule::Rule;
 use crate::service::source::Source;
+use crate::service::verify::Settings;
 use std::time::Duration;
 
 /// The machine's configuration file.
@@ -30,6 +31,8 @@ pub struct Policy {
     limits: Limits,
     /// Where it says what it has done.
     pub metrics: Metrics,
+    /// How it verifies what its rules want to be verified.
+    pub verify: Settings,
     /// What it keeps on huge pages whether or not it runs.
     pub keep: Option<Config>,
     rules: Vec<Rule>,
@@ -55,6 +58,8 @@ pub struct Taken<'p> {
     pub acts: Acts,
     /// Bytes of copies that it may have; `None` leaves it to [`Allowed::memory`].
     pub budget: Option<u64>,
+    /// It is lifted only where an experiment has shown a gain.
+    pub verify: bool,
     /// The rules that were tried before, in order.
     pub passed: Vec<Passed<'p>>,
     /// The time after which another rule takes it, if nothing but its age changes.
@@ -80,6 +85,7 @@ impl Policy {
         Ok(Policy {
             limits: files.check_only("limits", |w| w.limits.as_ref(), Limits::check)?.unwrap_or_default(),
             metrics: files.check_only("metrics", |w| w.metrics.as_ref(), Metrics::check)?.unwrap_or_default(),
+            verify: files.check_only("verify", |w| w.verify.as_ref(), Settings::check)?.unwrap_or_default(),
             keep: files.check_only("keep", |w| w.keep.as_ref(), |keep| Config::check(keep.clone()))?,
             rules: files.check_rules()?,
         })
@@ -111,14 +117,14 @@ impl Policy {
 
 impl<'p> Taken<'p> {
     fn new(by: Taker<'p>, passed: Vec<Passed<'p>>, facts: &Facts) -> Taken<'p> {
-        let (acts, budget) = match by {
-            Taker::Rule(rule) => (rule.acts, rule.budget),
-            Taker::Default => (DEFAULT.into(), None),
-            Taker::Nobody => (Acts::NONE, None),
+        let (acts, budget, verify) = match by {
+            Taker::Rule(rule) => (rule.acts, rule.budget, rule.verify),
+            Taker::Default => (DEFAULT.into(), None, false),
+            Taker::Nobody => (Acts::NONE, None, false),
         };
         let too_young = passed.iter().filter(|passed| passed.broken == Condition::OlderThan);
         let later = too_young.filter_map(|passed| passed.rule.conditions.wait(facts.age)).min();
-        Taken { by, acts, budget, passed, later }
+        Taken { by, acts, budget, verify, passed, later }
     }
 
     /// Returns the rule that takes the process, if it is not the default.

@@ -2,7 +2,7 @@
 //! A rule of the service: which processes it takes, and what may be done with them.
 
 use crate::quantity;
-use crate::service::acts::Acts;
+use crate::service::acts::{Act, Acts};
 use crate::service::matching::Conditions;
 use crate::service::patterns::{Paths, Units, Users};
 use crate::service::source::{Place, Source};
@@ -25,6 +25,8 @@ pub struct Rule {
     pub acts: Acts,
     /// Bytes of copies for each process; `None` leaves it to the limits of the service.
     pub budget: Option<u64>,
+    /// They are lifted only where an experiment has shown a gain.
+    pub verify: bool,
     /// Which processes it takes.
     pub conditions: Conditions,
 }
@@ -45,6 +47,8 @@ impl Rule {
             place: source.place(at.start),
             acts,
             budget: checked("budget", rule.budget.as_ref(), |text| quantity::bytes(text))?,
+            verify: checked("verify", rule.verify.as_ref(), |verify| check_verify(*verify, acts))?
+                .unwrap_or(false),
             conditions: conditions(rule, acts)?,
         })
     }
@@ -63,6 +67,18 @@ fn check_name(name: &str) -> Result<(), String> {
     match name.chars().find(|c| !is_allowed(*c)) {
         Some(c) => Err(format!("'{c}' is not a letter or digit of ASCII, a blank, or one of . _ -")),
         None => Ok(()),
+    }
+}
+
+/// An experiment switches copies of code and nothing else, and what is not measured must not be done.
+fn check_verify(verify: bool, acts: Acts) -> Result<bool, String> {
+    let is_measured = acts.allow(Act::Code) && !acts.allow(Act::Memory) && !acts.allow(Act::Shm);
+    match verify && !is_measured {
+        true => Err(
+            "only copies of code can be measured: do must have \"code\", and neither \"memory\" nor \"shm\""
+                .into(),
+        ),
+        false => Ok(verify),
     }
 }
 

@@ -11,6 +11,11 @@
 //! port = 9773          # on loopback alone
 //! textfile = "/var/lib/prometheus/node-exporter/hugelift.prom"
 //!
+//! [verify]             # how rules with `verify = true` are verified
+//! for = "1m"           # the length of an experiment
+//! pause = "1h"         # between two experiments, of which there is one at a time
+//! again = "30d"        # for so long a result holds
+//!
 //! [keep]               # files that are kept whether a program uses them or not
 //! programs = ["clang++-19"]
 //!
@@ -24,6 +29,7 @@
 //! older_than = "10s"              # since the start of the process
 //! do = ["pagecache", "code"]      # [] leaves it alone
 //! budget = "64M"                  # of copies, for each process
+//! verify = true                   # lifted only where an experiment has shown a gain
 //! any_user = false                # without user: true takes the processes of ordinary users too
 //! ```
 
@@ -42,6 +48,8 @@ pub struct Written {
     pub limits: Option<Spanned<WrittenLimits>>,
     /// `[metrics]`
     pub metrics: Option<Spanned<WrittenMetrics>>,
+    /// `[verify]`
+    pub verify: Option<Spanned<WrittenVerify>>,
     /// `[keep]`
     pub keep: Option<Spanned<keep::Written>>,
     /// `[[rule]]`
@@ -71,6 +79,19 @@ pub struct WrittenMetrics {
     pub textfile: Option<Spanned<String>>,
 }
 
+/// `[verify]`
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WrittenVerify {
+    /// A time.
+    #[serde(rename = "for")]
+    pub length: Option<Spanned<String>>,
+    /// A time.
+    pub pause: Option<Spanned<String>>,
+    /// A time.
+    pub again: Option<Spanned<String>>,
+}
+
 /// `[[rule]]`
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -94,6 +115,8 @@ pub struct WrittenRule {
     pub acts: Option<Vec<Act>>,
     /// A size.
     pub budget: Option<Spanned<String>>,
+    /// Whether an experiment must have shown a gain.
+    pub verify: Option<Spanned<bool>>,
     /// Whether processes of ordinary users are taken too.
     pub any_user: Option<Spanned<bool>>,
 }
