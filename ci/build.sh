@@ -13,7 +13,8 @@ out=${CARGO_TARGET_DIR:-target}
 began=$(date +%s.%N)
 target=$(uname -m)-unknown-linux-musl
 flags=(-C target-feature=+crt-static -C relocation-model=static)
-has_musl() { [ -d "$(rustc --print target-libdir --target "$target")" ]; }
+# SQLite is compiled for musl too.
+has_musl() { command -v musl-gcc >/dev/null && [ -d "$(rustc --print target-libdir --target "$target")" ]; }
 
 if has_musl || { command -v rustup >/dev/null && rustup target add "$target" && has_musl; }; then
   # With both in one call their dependencies have the same features, and are compiled once. As a target is named, the
@@ -22,7 +23,7 @@ if has_musl || { command -v rustup >/dev/null && rustup target add "$target" && 
   cargo build --release --target "$target" -p hugelift -p hugelift-bench
   made=$out/$target/release
 else
-  echo "Rust has no standard library for musl here (rustup target add $target): linking with glibc, which starts more slowly"
+  echo "Rust has no standard library for musl here (rustup target add $target), or there is no musl-gcc: linking with glibc, which starts more slowly"
   cargo build --release -p hugelift-bench
   cargo rustc --release -p hugelift --bin hugelift -- "${flags[@]}"
   made=$out/release

@@ -34,7 +34,7 @@ make_for() {
   if [ "$arch" = "$(uname -m)" ]; then
     ci/build.sh
     made=$target_dir/release
-    [ ! -d "$(rustc --print target-libdir --target "$arch-unknown-linux-musl")" ] || target=$arch-unknown-linux-musl
+    ! command -v musl-gcc >/dev/null || [ ! -d "$(rustc --print target-libdir --target "$arch-unknown-linux-musl")" ] || target=$arch-unknown-linux-musl
   else
     cross "$arch"
     target=$(shipped_target "$arch")

@@ -16,11 +16,10 @@ cd "$(dirname "$0")/.." || exit 1
 
 # Each entry is a command (or a library that cc must find, or a path) and packages, of which the first that apt
 # offers is installed.
-build=("cc gcc" "make make" "libc.a libc6-dev")
+build=("cc gcc" "make make" "libc.a libc6-dev" "musl-gcc musl-tools")
 packaging=("dpkg-deb dpkg" "python3 python3" "rpmbuild rpm")
 tests=(
   "c++ g++"
-  "musl-gcc musl-tools"
   "chromium chromium chromium-browser"
   "clang++ clang-19 @newest-clang clang"
   "cmake cmake"

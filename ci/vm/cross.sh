@@ -13,6 +13,10 @@ cross() {
   export CARGO_PROFILE_DEV_OPT_LEVEL=1 CARGO_PROFILE_DEV_DEBUG=0 CARGO_INCREMENTAL=0
   cc=$cache/bin/aarch64-gcc strip=$cache/bin/aarch64-strip
   export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=$cc
+  # What build scripts compile, as SQLite. The compiler is one for glibc: for musl it gets the headers of musl alone, and no
+  # function of libgcc for atomics, which would ask glibc what the CPU can do.
+  export CC_aarch64_unknown_linux_gnu=$cc CC_aarch64_unknown_linux_musl=$cc
+  export CFLAGS_aarch64_unknown_linux_musl="-nostdinc -isystem $cache/tools/usr/include/aarch64-linux-musl -mno-outline-atomics"
   # Without rustup ci/vm/prepare has put Debian's compiler here.
   [ ! -x "$cache/bin/rustc" ] || cargo=(env "RUSTC=$cache/bin/rustc" cargo)
 }
