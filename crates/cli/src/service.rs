@@ -7,6 +7,7 @@ use crate::process_id;
 use clap::{Args, Subcommand};
 use hugelift_core::service::policy::{CONFIG, DROP_INS, Policy};
 use hugelift_linux::io::console;
+use hugelift_ledger::place::LEDGER;
 use hugelift_service::answers::ask::ask;
 use hugelift_service::answers::status;
 use hugelift_service::machine::explain::{Explained, explain};
@@ -38,6 +39,10 @@ pub struct ServiceArgs {
     /// The socket for `hugelift service status` [default: service.sock in the runtime directory]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
+
+    /// The ledger: what was done, what it has cost, and what was measured to be gained
+    #[arg(long, value_name = "FILE", default_value = LEDGER)]
+    ledger: PathBuf,
 }
 
 /// Where the policy is.
@@ -110,7 +115,7 @@ pub fn run(args: &ServiceArgs) -> Result<Exit, Failure> {
         Some(ServiceCommand::Check(args)) => check(args),
         Some(ServiceCommand::Status(args)) => show(args),
         None => {
-            daemon::run(args.policy.source(), args.socket.as_deref())?;
+            daemon::run(args.policy.source(), args.socket.as_deref(), Some(args.ledger.clone()))?;
             Ok(Exit::SUCCESS)
         }
     }

@@ -26,7 +26,7 @@ use nix::sys::signalfd::SignalFd;
 use sd_notify::NotifyState;
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -45,11 +45,11 @@ const OBSERVE: Duration = Duration::from_secs(1);
 /// Pages are locked again this long after memory was last short.
 const RELOCK_AFTER: Duration = Duration::from_secs(60);
 
-/// Does what the policy says until SIGTERM.
+/// Does what the policy says until SIGTERM. What it does is written into `ledger`.
 ///
 /// # Errors
 /// It cannot start, or the thread with the rounds has ended.
-pub fn run(source: Source, socket: Option<&Path>) -> Result<(), String> {
+pub fn run(source: Source, socket: Option<&Path>, ledger: Option<PathBuf>) -> Result<(), String> {
     // Blocked before the socket is made, which a signal would leave behind.
     let signals = signals(&[Signal::SIGHUP, Signal::SIGTERM, Signal::SIGINT])?;
     let settings = source.read()?;
@@ -63,7 +63,7 @@ pub fn run(source: Source, socket: Option<&Path>) -> Result<(), String> {
         }
     };
     raise_file_limit();
-    let machine = MachineThread::start(settings.policy.clone(), memory())?;
+    let machine = MachineThread::start(settings.policy.clone(), memory(), ledger)?;
     let (folders, changes) = watch::start()?;
     let mut daemon = Daemon {
         group: settings.keep.group.clone(),

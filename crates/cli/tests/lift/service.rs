@@ -60,6 +60,11 @@ impl Place {
         self.path("s").display().to_string()
     }
 
+    /// Returns the path of the ledger, which is in a folder that the service makes.
+    fn ledger(&self) -> String {
+        self.path("state/ledger.db").display().to_string()
+    }
+
     fn start(&self) -> Running {
         self.start_by(&[])
     }
@@ -67,7 +72,8 @@ impl Place {
     /// Starts the daemon by another command.
     fn start_by(&self, by: &[&str]) -> Running {
         let words: Vec<String> = by.iter().map(|word| word.to_string()).collect();
-        let words = [words, self.words(&["--socket", &self.socket()])].concat();
+        let ledger = self.ledger();
+        let words = [words, self.words(&["--socket", &self.socket(), "--ledger", &ledger])].concat();
         Running::start(Command::new(&words[0]).args(&words[1..]))
     }
 

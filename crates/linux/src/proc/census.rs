@@ -87,6 +87,12 @@ impl Known {
         of_executable.max(program.mapped_code.unwrap_or(0))
     }
 
+    /// Returns what tells its executable from others ([`Executable::build_id`]).
+    pub fn build_id(&self) -> Option<&str> {
+        let Kind::Program(program) = &self.kind else { return None };
+        program.executable.as_ref().map(|executable| executable.build_id.as_str())
+    }
+
     /// Returns what the census wants to hear. `is_large` says whether it is a candidate.
     pub fn seen(&self, is_large: bool) -> Seen {
         let size = match self.kind {

@@ -4,22 +4,19 @@
 //! It decides by itself when a lift is worth its cost. It is a process of its own, so that a crash of it changes neither the
 //! daemon nor a program. What it has lifted stays so when it ends.
 
+use crate::machine::child::start;
 use crate::machine::line::{Line, parse};
 use crate::machine::wants::Wants;
 use hugelift_core::proc_stat::Identity;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use nix::sys::prctl;
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::{Pid, getppid, read, write};
+use nix::unistd::{Pid, read, write};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
-/// The executable of this process, also if its file was replaced since.
-const SELF: &str = "/proc/self/exe";
 /// The longest line that is taken: the report on one process.
 const LONGEST: usize = 16 << 20;
 /// Bytes that are read in one turn at most.
@@ -45,17 +42,7 @@ impl Lifter {
     /// # Errors
     /// It cannot be started.
     pub fn start(wants: &Wants) -> io::Result<Lifter> {
-        let mut command = Command::new(SELF);
-        command.args(wants.words()).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let daemon = std::process::id();
-        let ends_with_daemon = move || {
-            prctl::set_pdeathsig(Signal::SIGTERM)?;
-            // It may have been killed before that.
-            if getppid().as_raw().cast_unsigned() == daemon { Ok(()) } else { Err(Errno::ESRCH.into()) }
-        };
-        // SAFETY: it makes two system calls, and takes no lock.
-        unsafe { command.pre_exec(ends_with_daemon) };
-        let mut child = command.spawn()?;
+        let mut child = start(&wants.words(), Stdio::piped(), Stdio::piped())?;
         let pipes = (child.stdin.take().map(OwnedFd::from), child.stdout.take().map(OwnedFd::from));
         let (Some(input), Some(output)) = pipes else { return Err(Errno::EPIPE.into()) };
         for fd in [&input, &output] {

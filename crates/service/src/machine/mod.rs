@@ -4,43 +4,63 @@
 //! ```text
 //!   census ---- seen, ended ---> Machine ---- PID ---> lifters   (attach --watch --stdin, a process for each wish)
 //!                                   ^ '--- files --->  worker    (the thread that primes)
-//!                                   '---- JSON -----   lifters
+//!                                   |'---- JSON -----   lifters
+//!                                   '<--- verdict ---   verify   (compare --pid, one at a time) ---> books (the ledger)
 //! ```
 //!
 //! All of this is a thread of its own ([`thread`]): a process that holds up who reads its mappings does not hold up the daemon.
 //!
 //! Nothing here is needed by a process: what is lifted stays so, whatever becomes of the daemon.
 
+pub mod books;
+mod child;
+pub mod experiment;
 pub mod explain;
 pub mod lifter;
 pub mod lifters;
 pub mod line;
 pub mod memory;
+mod outcome;
+mod records;
+mod restores;
 pub mod taken;
 pub mod thread;
 mod users;
+mod uses;
+pub mod verify;
 pub mod wants;
 pub mod watched;
 
 use crate::journal::{Level, log};
+use books::now;
+use experiment::Experiment;
 use hugelift_core::printable::{Untrusted, printable};
 use hugelift_core::proc_stat::Identity;
 use hugelift_core::service::acts::Act;
 use hugelift_core::service::matching::Facts;
 use hugelift_core::service::policy::Policy;
 use hugelift_core::service::unit::system_unit;
+use hugelift_core::service::verify::{Program, Verdict};
 use lifters::Lifters;
 use line::{Huge, Line};
 use memory::Memory;
+use nix::poll::{PollFd, PollFlags};
+use records::Records;
+use restores::Restores;
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
+use std::os::fd::AsFd as _;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 use taken::Taken;
+use verify::Verify;
 use wants::Wants;
 
 /// Bytes of code without which neither the page cache nor copies gain anything: a huge page.
 const LEAST: u64 = 2 << 20;
 /// The most processes that are taken at the same time.
 const MOST: usize = 4096;
+/// How long an experiment may take to restore its process when the service ends or has another policy.
+const ENDING: Duration = Duration::from_secs(3);
 
 /// The processes that the policy takes.
 #[derive(Debug)]
@@ -52,6 +72,9 @@ pub struct Machine {
     lifters: Lifters,
     /// Processes that are to be checked again, as they are too young for a rule.
     later: BTreeMap<Identity, Instant>,
+    verify: Verify,
+    records: Records,
+    restores: Restores,
     /// How many lifts were made, and how many processes were refused.
     pub lifts: u64,
     /// How many processes could not be lifted.
@@ -59,10 +82,17 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Returns a machine of which nothing is known yet. `memory` is that of the machine, in bytes.
-    pub fn new(policy: Policy, memory: u64) -> Machine {
+    /// Returns a machine of which nothing is known yet. `memory` is that of the machine, in bytes. `ledger` is the path of the
+    /// ledger; without one nothing is remembered beyond the service.
+    pub fn new(policy: Policy, memory: u64, ledger: Option<PathBuf>) -> Machine {
         let memory = policy.limits(memory).memory;
+        let mut verify = Verify::new(policy.verify);
+        let (records, found) = Records::open(ledger);
+        found.into_iter().for_each(|found| verify.remember(found, now()));
         Machine {
+            verify,
+            records,
+            restores: Restores::default(),
             policy,
             memory,
             taken: BTreeMap::new(),
@@ -77,15 +107,18 @@ impl Machine {
     pub fn obey(&mut self, policy: Policy, memory: u64) {
         self.memory = policy.limits(memory).memory;
         self.policy = policy;
+        self.verify.end(Instant::now() + ENDING, now());
+        self.verify.obey(self.policy.verify);
+        self.records.read(self.taken.values());
         self.later.clear();
         self.taken.clear();
         // They know processes that the new policy may leave alone.
         self.lifters.end();
     }
 
-    /// Takes note of a process that has started, or that has become another program, of which `life` is where its stack began.
-    /// Returns whether it is taken.
-    pub fn see(&mut self, process: Identity, life: Option<u64>, facts: &Facts) -> bool {
+    /// Takes note of a process that has started, or that has become another program, of which `life` is where its stack began,
+    /// and `build_id` tells its executable from others. Returns whether it is taken.
+    pub fn see(&mut self, process: Identity, life: Option<u64>, build_id: &str, facts: &Facts) -> bool {
         let taken = self.policy.rule_for(facts);
         match taken.later {
             Some(time) => drop(self.later.insert(process, Instant::now() + time.saturating_sub(facts.age))),
@@ -99,18 +132,22 @@ impl Machine {
         }
         let wants = Wants::new(taken.acts, taken.budget, self.memory);
         let is_known = |known: &&Taken| {
-            known.process == process && known.life == life && known.wants == wants && known.acts == taken.acts
+            (known.process, known.life, known.wants) == (process, life, wants)
+                && (known.acts, known.verify) == (taken.acts, taken.verify)
         };
         if self.taken.get(&process.0).filter(is_known).is_some() {
             return true;
         }
+        let unit = system_unit(facts.cgroup).map(String::from);
         let one = Taken {
             process,
             life,
             acts: taken.acts,
             rule: taken.rule().map(|rule| rule.name.clone()),
             program: facts.program.into(),
-            unit: system_unit(facts.cgroup).map(|unit| Untrusted::from(unit.to_string())),
+            unit: unit.as_ref().map(|unit| Untrusted::from(unit.clone())),
+            key: Program { build_id: build_id.into(), unit },
+            verify: taken.verify,
             wants,
             is_given: false,
             huge: Huge::new(),
@@ -146,7 +183,9 @@ impl Machine {
 
     /// Returns when there is something to do without an event.
     pub fn next(&self) -> Option<Instant> {
-        self.later.values().copied().chain(self.lifters.next()).min()
+        let verify = self.verify.next(self.taken.values());
+        let others = [self.lifters.next(), verify, self.records.next()].into_iter().flatten();
+        self.later.values().copied().chain(others).min()
     }
 
     /// Takes what the lifters have done. Starts those again that have ended, and names to them the processes that wait, unless
@@ -159,13 +198,51 @@ impl Machine {
             let its = self.taken.values_mut().filter(|taken| taken.wants == Some(wants));
             its.for_each(|taken| taken.is_given = false);
         }
+        self.verify_turn();
+        self.records.turn(self.taken.values(), &helpers(&self.lifters, &self.verify));
         if self.copies() >= self.memory {
             return;
         }
-        for taken in self.taken.values_mut().filter(|taken| !taken.is_given) {
+        let now = now();
+        let verify = &self.verify;
+        let may = |taken: &&mut Taken| !taken.is_given && verify.allows(taken, now);
+        for taken in self.taken.values_mut().filter(may) {
             let given = taken.wants.map(|wants| self.lifters.give(wants, taken.process));
             taken.is_given = given.unwrap_or(false);
         }
+    }
+
+    /// Takes the result of the experiment that has ended, and begins the next one.
+    fn verify_turn(&mut self) {
+        let now = now();
+        if let Some(ended) = self.verify.turn(now) {
+            self.records.measured(self.taken.values(), &helpers(&self.lifters, &self.verify), &ended);
+            if ended.experiment.verdict != Verdict::Pays {
+                self.restore(&ended.program);
+            }
+        }
+        let full = self.copies() >= self.memory;
+        let Some(one) = self.verify.choose(self.taken.values(), now).filter(|_| !full).cloned() else {
+            return;
+        };
+        if let (true, Some(wants)) = (one.is_given, one.wants) {
+            self.lifters.take_back(wants, one.process);
+            self.taken.entry(one.process.0).and_modify(|taken| taken.is_given = false);
+        }
+        self.verify.begin(&one, now);
+    }
+
+    /// Restores the processes of a program that are lifted: it was worth it once, or by an earlier policy.
+    fn restore(&mut self, program: &Program) {
+        let mut restored = Vec::new();
+        for taken in self.taken.values_mut().filter(|taken| taken.verify && taken.key == *program) {
+            if let (true, Some(wants)) = (std::mem::take(&mut taken.is_given), taken.wants) {
+                self.lifters.take_back(wants, taken.process);
+                restored.push(taken.process);
+            }
+            taken.huge.clear();
+        }
+        self.restores.begin(&restored);
     }
 
     fn take(&mut self, line: &Line) {
@@ -174,6 +251,9 @@ impl Machine {
         if let Some(why) = &line.error {
             self.refusals += 1;
             log(Level::Info, &format!("{name} is not lifted: {}", printable(why)));
+            if taken.refusal.as_ref().is_none_or(|before| before.to_string() != *why) {
+                self.records.refused(&taken.key, why);
+            }
             taken.refusal = Some(why.clone().into());
             return;
         }
@@ -183,6 +263,7 @@ impl Machine {
         taken.refusal = None;
         if taken.bytes() > before {
             self.lifts += 1;
+            self.records.lifted(taken);
             let what = line.lines.first().map(String::as_str).unwrap_or_default();
             log(Level::Info, &format!("{name}: {}", printable(what)));
         }
@@ -223,13 +304,28 @@ impl Machine {
         self.taken.values()
     }
 
-    /// Returns the lifters.
-    pub fn lifters(&self) -> &Lifters {
-        &self.lifters
+    /// Returns the processes of hugelift that work for the service.
+    pub fn helpers(&self) -> Vec<u32> {
+        helpers(&self.lifters, &self.verify)
+    }
+
+    /// Returns the descriptors to wait for.
+    pub fn fds(&self) -> impl Iterator<Item = PollFd<'_>> {
+        let experiment = self.verify.experiment();
+        let experiment = experiment.map(|one| PollFd::new(one.as_fd(), PollFlags::POLLIN));
+        self.lifters.fds().chain(experiment)
     }
 
     /// Ends the lifters, and waits for them at most some seconds. What they have lifted stays so.
     pub fn end(&mut self) {
+        let deadline = Instant::now() + ENDING;
+        self.verify.end(deadline, now());
+        self.records.end(self.taken.values(), &helpers(&self.lifters, &self.verify));
         self.lifters.end();
     }
+}
+
+/// Returns the processes of hugelift that work for the service.
+fn helpers(lifters: &Lifters, verify: &Verify) -> Vec<u32> {
+    lifters.pids().into_iter().chain(verify.experiment().map(Experiment::pid)).collect()
 }

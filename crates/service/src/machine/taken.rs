@@ -8,6 +8,7 @@ use hugelift_core::policy::Backing;
 use hugelift_core::printable::Untrusted;
 use hugelift_core::proc_stat::Identity;
 use hugelift_core::service::acts::Acts;
+use hugelift_core::service::verify::Program;
 use hugelift_core::snapshot::Part;
 
 /// A process that the policy takes.
@@ -25,6 +26,10 @@ pub struct Taken {
     pub program: Untrusted,
     /// Its unit of the system's manager.
     pub unit: Option<Untrusted>,
+    /// Its executable and its unit, by which the ledger knows it.
+    pub key: Program,
+    /// It is lifted only where an experiment has shown a gain.
+    pub verify: bool,
     /// What is wanted of it while it runs.
     pub wants: Option<Wants>,
     /// It was named to a lifter.
@@ -77,6 +82,8 @@ mod tests {
             rule: None,
             program: "/a".into(),
             unit: None,
+            key: Program { build_id: "a".into(), unit: None },
+            verify: false,
             wants: None,
             is_given: false,
             huge: Huge::new(),

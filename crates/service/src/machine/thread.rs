@@ -9,6 +9,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::io::{PipeReader, PipeWriter, Read as _, Write as _};
 use std::os::fd::AsFd as _;
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -17,7 +18,7 @@ use std::time::{Duration, Instant};
 /// Between two reports of what was seen.
 const REPORT: Duration = Duration::from_secs(1);
 /// How long the daemon waits at its end: the lifters end, and what they have lifted stays.
-const ENDING: Duration = Duration::from_secs(6);
+const ENDING: Duration = Duration::from_secs(10);
 /// Between two checks whether it has ended.
 const CHECK: Duration = Duration::from_millis(10);
 
@@ -39,17 +40,17 @@ pub struct MachineThread {
 }
 
 impl MachineThread {
-    /// Starts it. `memory` is that of the machine, in bytes.
+    /// Starts it. `memory` is that of the machine, in bytes, and `ledger` the path of the ledger.
     ///
     /// # Errors
     /// There can be no thread, or no pipe.
-    pub fn start(policy: Policy, memory: u64) -> Result<MachineThread, String> {
+    pub fn start(policy: Policy, memory: u64, ledger: Option<PathBuf>) -> Result<MachineThread, String> {
         let failed = |e: std::io::Error| format!("cannot start a thread: {e}");
         let (woken, wake) = std::io::pipe().map_err(failed)?;
         let (orders, for_thread) = channel();
         let seen: Arc<Mutex<Arc<Seen>>> = Arc::default();
         let shown = Arc::clone(&seen);
-        let body = move || watch(Watched::start(policy, memory), &for_thread, woken, &shown);
+        let body = move || watch(Watched::start(policy, memory, ledger), &for_thread, woken, &shown);
         let thread = std::thread::Builder::new().name("machine".into()).spawn(body).map_err(failed)?;
         Ok(MachineThread { orders, wake, seen, thread })
     }

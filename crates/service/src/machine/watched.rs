@@ -20,7 +20,7 @@ use nix::poll::{PollFd, PollFlags};
 use nix::time::{ClockId, clock_gettime};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -68,8 +68,8 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// Begins to watch. `memory` is that of the machine, in bytes.
-    pub fn start(policy: Policy, memory: u64) -> Watched {
+    /// Begins to watch. `memory` is that of the machine, in bytes, and `ledger` the path of the ledger.
+    pub fn start(policy: Policy, memory: u64, ledger: Option<PathBuf>) -> Watched {
         let connector = Connector::open(Wanted::Programs);
         if let Err(why) = &connector {
             log(
@@ -85,7 +85,7 @@ impl Watched {
             connector,
             reader: Reader::new(),
             users: Users::read(),
-            machine: Machine::new(policy, memory),
+            machine: Machine::new(policy, memory, ledger),
             wake_at: Instant::now(),
             listens: false,
             scans: (0, Duration::ZERO),
@@ -185,16 +185,16 @@ impl Watched {
 
     /// Lets the policy decide on a process. Returns whether it takes it.
     fn see(&mut self, known: &Known) -> bool {
-        let machine = &mut self.machine;
-        facts(&mut self.reader, &self.users, known, |facts| machine.see(known.identity, known.stack, facts))
-            .unwrap_or(false)
+        let (machine, build_id) = (&mut self.machine, known.build_id().unwrap_or_default());
+        let see = |facts: &Facts| machine.see(known.identity, known.stack, build_id, facts);
+        facts(&mut self.reader, &self.users, known, see).unwrap_or(false)
     }
 
     /// Returns the descriptors to wait for.
     pub fn fds(&self) -> impl Iterator<Item = PollFd<'_>> {
         let connector = self.connector.as_ref().filter(|_| self.listens);
         let connector = connector.map(|connector| PollFd::new(connector.as_fd(), PollFlags::POLLIN));
-        connector.into_iter().chain(self.machine.lifters().fds())
+        connector.into_iter().chain(self.machine.fds())
     }
 
     /// Returns when there is something to do without an event.
@@ -214,7 +214,7 @@ impl Watched {
             memory: self.machine.memory(),
             processes: self.census.known(),
             scans: self.scans,
-            lifters: self.machine.lifters().pids(),
+            lifters: self.machine.helpers(),
         }
     }
 

@@ -9,7 +9,7 @@ use crate::elf::elf_file::ElfFile;
 use crate::io::open;
 use crate::proc::mapped::{MappedFiles, may_not_be_read};
 use crate::proc::procfs::Process;
-use hugelift_core::elf::Headers;
+use hugelift_core::elf::{Headers, build_id};
 use hugelift_core::maps::FileId;
 use std::fs::File;
 use std::io;
@@ -30,11 +30,21 @@ pub struct Executable {
     pub file: FileId,
     /// Bytes of its segments (`PT_LOAD`) that are executable; 0 if its headers cannot be read, or are of a 32-bit program.
     pub code_bytes: u64,
+    /// Its build-id, in hexadecimal. For a file without one, and for one whose headers cannot be read, `file-` and the numbers
+    /// that tell it from others on this machine: device, inode, size, and when it was changed.
+    pub build_id: String,
+}
+
+/// What its headers say.
+#[derive(Clone, Default, Debug)]
+struct Said {
+    code_bytes: u64,
+    build_id: Option<String>,
 }
 
 /// How much code the executables have that were seen.
 #[derive(Debug)]
-pub(super) struct Executables(Recent<Stamp, u64>);
+pub(super) struct Executables(Recent<Stamp, Said>);
 
 /// Which file it is, and in which state: an inode is used again when its file was removed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -56,14 +66,20 @@ impl Executables {
     pub(super) fn of(&mut self, process: Process) -> Option<Arc<Executable>> {
         let seen = open_link(process).ok()?;
         let stamp = Stamp::of(&seen).ok()?;
-        let known = self.0.get(&stamp).copied();
-        let code_bytes = match known {
+        let known = self.0.get(&stamp).cloned();
+        let said = match known {
             Some(known) => known,
-            None => code_bytes(process, stamp)?,
+            None => read(process, stamp)?,
         };
-        self.0.insert(stamp, code_bytes);
+        self.0.insert(stamp, said.clone());
+        let Said { code_bytes, build_id } = said;
         let file = FileId { major: stamp.device.0, minor: stamp.device.1, inode: stamp.inode };
-        Some(Arc::new(Executable { path: path_of(&seen)?, file, code_bytes }))
+        Some(Arc::new(Executable {
+            path: path_of(&seen)?,
+            file,
+            code_bytes,
+            build_id: build_id.unwrap_or_else(|| stamp.name()),
+        }))
     }
 }
 
@@ -76,16 +92,22 @@ fn open_link(process: Process) -> io::Result<File> {
 }
 
 /// Reads the headers of the executable; `None` if the process executes another program by now.
-fn code_bytes(process: Process, stamp: Stamp) -> Option<u64> {
+fn read(process: Process, stamp: Stamp) -> Option<Said> {
     let file = match MappedFiles::of(process.with_memory()).executable() {
         Ok(file) => file,
-        Err(error) if may_not_be_read(&error) || open::is_not_regular(&error) => return Some(0),
+        Err(error) if may_not_be_read(&error) || open::is_not_regular(&error) => return Some(Said::default()),
         Err(_) => return None,
     };
     if Stamp::of(&file).ok()? != stamp {
         return None;
     }
-    Some(ElfFile::of_open(&file).map_or(0, |elf| code_of(&elf.headers)))
+    Some(ElfFile::of_open(&file).map_or_else(
+        |_| Said::default(),
+        |elf| Said {
+            code_bytes: code_of(&elf.headers),
+            build_id: elf.headers.notes.iter().find_map(|note| build_id(&elf.read(*note)?)),
+        },
+    ))
 }
 
 fn code_of(headers: &Headers) -> u64 {
@@ -102,6 +124,12 @@ fn path_of(file: &File) -> Option<PathBuf> {
 }
 
 impl Stamp {
+    /// Returns a name for the file in this state.
+    fn name(&self) -> String {
+        let ((major, minor), (seconds, nanos)) = (self.device, self.changed);
+        format!("file-{major}-{minor}-{}-{}-{seconds}-{nanos}", self.inode, self.size)
+    }
+
     /// Returns what the kernel knows of a file already: a file system in user space is not asked (statx(2)).
     fn of(file: &File) -> io::Result<Stamp> {
         let mut stat = MaybeUninit::<libc::statx>::zeroed();

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+//! An experiment on a process that runs: `hugelift compare --pid`, a process of its own. It lifts and restores in turn, and
+//! restores at its end, also after an error and at SIGTERM.
+
+use super::child::start;
+use super::outcome::Outcome;
+use crate::journal::{Level, log};
+use hugelift_core::proc_stat::Identity;
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, read};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+/// The most of its output that is taken: an hour of short periods has less.
+const LONGEST: usize = 64 << 20;
+/// Bytes that are read in one turn at most.
+const TURN: usize = 1 << 20;
+/// The time that it may take besides the periods: to find what is steady, and to lift for the first time.
+const BESIDE: Duration = Duration::from_secs(120);
+/// The time that it has to restore the process after SIGTERM.
+const ENDING: Duration = Duration::from_secs(30);
+
+/// An experiment that runs.
+#[derive(Debug)]
+pub struct Experiment {
+    /// The process.
+    pub process: Identity,
+    child: Child,
+    output: OwnedFd,
+    said: Vec<u8>,
+    /// When it is asked to end, and when it is ended.
+    deadline: Instant,
+    is_asked: bool,
+}
+
+impl Experiment {
+    /// Starts one of so many seconds.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn start(process: Identity, seconds: u64) -> io::Result<Experiment> {
+        let pid = process.0.to_string();
+        let time = format!("{seconds}s");
+        let words =
+            ["compare", "--pid", &pid, "--time", &time, "--leave", "bare", "--json"].map(String::from);
+        let mut child = start(&words, Stdio::null(), Stdio::piped())?;
+        let Some(output) = child.stdout.take().map(OwnedFd::from) else { return Err(Errno::EPIPE.into()) };
+        fcntl(&output, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        let deadline = Instant::now() + 2 * Duration::from_secs(seconds) + BESIDE;
+        Ok(Experiment { process, child, output, said: Vec::new(), deadline, is_asked: false })
+    }
+
+    /// Returns the id of the process that makes it.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Returns when it must be looked at without an event.
+    pub fn next(&self) -> Instant {
+        self.deadline
+    }
+
+    /// Takes what it has said. Returns the outcome once it has ended.
+    pub fn turn(&mut self) -> Option<Outcome> {
+        let now = Instant::now();
+        let is_over = self.read();
+        if is_over || now >= self.deadline && self.is_asked {
+            return Some(self.end());
+        }
+        if now >= self.deadline {
+            (self.is_asked, self.deadline) = (true, now + ENDING);
+            self.stop();
+        }
+        None
+    }
+
+    /// Reads; returns whether its output is closed.
+    fn read(&mut self) -> bool {
+        let mut bytes = [0; 16 << 10];
+        for _ in 0..TURN / bytes.len() {
+            match read(&self.output, &mut bytes) {
+                Ok(0) => return true,
+                Ok(count) if self.said.len() + count <= LONGEST => {
+                    self.said.extend_from_slice(&bytes[..count])
+                }
+                Ok(_) => {}
+                Err(Errno::EINTR) => {}
+                Err(_) => break,
+            }
+        }
+        false
+    }
+
+    /// Asks it to end.
+    pub fn stop(&self) {
+        let _ = kill(Pid::from_raw(self.pid().cast_signed()), Signal::SIGTERM);
+    }
+
+    /// Waits for its end, which is near as its output is closed. One that does not end is killed.
+    fn end(&mut self) -> Outcome {
+        let deadline = Instant::now() + Duration::from_secs(1);
+        while Instant::now() < deadline {
+            match self.child.try_wait() {
+                Ok(Some(_)) => return Outcome::parse(&self.said),
+                Err(_) => return Outcome::none(),
+                Ok(None) => std::thread::sleep(Duration::from_millis(5)),
+            }
+        }
+        self.kill();
+        Outcome::none()
+    }
+
+    /// Ends it at once. The process may stay lifted then.
+    fn kill(&mut self) {
+        let (_, _) = (self.child.kill(), self.child.wait());
+        let pid = self.process.0;
+        log(
+            Level::Warning,
+            &format!("the experiment on {pid} did not end; hugelift restore {pid} restores the process"),
+        );
+    }
+
+    /// Ends it, and waits until it has restored the process or this time has come.
+    pub fn finish(mut self, deadline: Instant) {
+        self.stop();
+        while Instant::now() < deadline {
+            self.read();
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        self.kill();
+    }
+}
+
+impl AsFd for Experiment {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.output.as_fd()
+    }
+}

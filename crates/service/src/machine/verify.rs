@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Verifies what rules with `verify = true` want: one experiment at a time, on the process that has used most CPU time among
+//! those that wait. [`hugelift_core::service::verify`] decides.
+
+use super::experiment::Experiment;
+use super::outcome::Outcome;
+use super::taken::Taken;
+use crate::journal::{Level, log};
+use hugelift_core::proc_stat::Identity;
+use hugelift_core::service::verify::{Advice, Program, Settings, Verdict, Verifier};
+use hugelift_ledger::entry;
+use hugelift_ledger::reader::Found;
+use hugelift_linux::proc::clock::ticks_per_second;
+use hugelift_linux::proc::procfs::Process;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Between two looks for a process whose turn it is.
+const LOOK: Duration = Duration::from_secs(5);
+/// A process that has used less CPU time, in seconds, has nothing to gain yet.
+const LEAST: u64 = 1;
+
+/// What is verified.
+#[derive(Debug)]
+pub struct Verify {
+    settings: Settings,
+    verifier: Verifier,
+    experiment: Option<(Experiment, PathBuf)>,
+    look_at: Instant,
+}
+
+/// An experiment that has ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// The program.
+    pub program: Program,
+    /// The result, as it is written down.
+    pub experiment: entry::Experiment,
+}
+
+impl Verify {
+    /// Returns what verifies by these settings, and knows nothing.
+    pub fn new(settings: Settings) -> Verify {
+        Verify { settings, verifier: Verifier::new(settings), experiment: None, look_at: Instant::now() }
+    }
+
+    /// Changes the settings.
+    pub fn obey(&mut self, settings: Settings) {
+        self.settings = settings;
+        self.verifier.obey(settings);
+    }
+
+    /// Takes a result of an earlier service.
+    pub fn remember(&mut self, found: Found, now: u64) {
+        let Found { program, at, experiment } = found;
+        self.verifier.remember(program, experiment.verdict, at, experiment.until, now);
+    }
+
+    /// Returns whether a process may be named to a lifter.
+    pub fn allows(&self, taken: &Taken, now: u64) -> bool {
+        !taken.verify || !self.is_on(taken.process) && self.verifier.advise(&taken.key, now) == Advice::Lift
+    }
+
+    /// Returns whether there is an experiment on this process.
+    pub fn is_on(&self, process: Identity) -> bool {
+        self.experiment.as_ref().is_some_and(|(experiment, _)| experiment.process == process)
+    }
+
+    /// Takes what the experiment has found out, once it has ended.
+    pub fn turn(&mut self, now: u64) -> Option<Ended> {
+        let (experiment, path) = self.experiment.as_mut()?;
+        let Outcome { measure, ratio, pairs, verdict } = experiment.turn()?;
+        let path = std::mem::take(path);
+        self.experiment = None;
+        let (program, until) = self.verifier.end(verdict, now)?;
+        Some(Ended { program, experiment: entry::Experiment { path, measure, ratio, pairs, verdict, until } })
+    }
+
+    /// Chooses a process whose turn it is; `None` if there may be no experiment now.
+    pub fn choose<'a>(&mut self, all: impl Iterator<Item = &'a Taken>, now: u64) -> Option<&'a Taken> {
+        if Instant::now() < self.look_at {
+            return None;
+        }
+        self.look_at = Instant::now() + LOOK;
+        if !self.verifier.may_begin(now) {
+            return None;
+        }
+        let waits = all.filter(|one| one.verify && self.verifier.advise(&one.key, now) == Advice::Wait);
+        let used = waits.filter_map(|one| {
+            let stat = Process::new(one.process.0).stat().ok()?;
+            (stat.identity() == one.process).then_some((stat.cpu, one))
+        });
+        let least = LEAST * ticks_per_second();
+        used.filter(|(cpu, _)| *cpu >= least).max_by_key(|(cpu, _)| *cpu).map(|(_, one)| one)
+    }
+
+    /// Begins an experiment on a process.
+    pub fn begin(&mut self, one: &Taken, now: u64) {
+        if !self.verifier.begin(&one.key, now) {
+            return;
+        }
+        let name = format!("{} ({})", one.program, one.process.0);
+        match Experiment::start(one.process, self.settings.length) {
+            Ok(experiment) => {
+                log(Level::Info, &format!("{name}: an experiment of {} s begins", self.settings.length));
+                self.experiment = Some((experiment, one.program.as_os_str().into()));
+            }
+            Err(error) => {
+                log(Level::Warning, &format!("{name}: cannot start an experiment: {error}"));
+                self.verifier.give_up(now);
+            }
+        }
+    }
+
+    /// Returns the experiment that runs.
+    pub fn experiment(&self) -> Option<&Experiment> {
+        self.experiment.as_ref().map(|(experiment, _)| experiment)
+    }
+
+    /// Returns when there is something to do without an event. Only processes that wait need a look.
+    pub fn next<'a>(&self, mut all: impl Iterator<Item = &'a Taken>) -> Option<Instant> {
+        match self.experiment() {
+            Some(experiment) => Some(experiment.next()),
+            None => all.any(|one| one.verify).then_some(self.look_at),
+        }
+    }
+
+    /// Returns how many programs have this verdict.
+    pub fn count(&self, verdict: Verdict, now: u64) -> u64 {
+        self.verifier.count(verdict, now)
+    }
+
+    /// Ends the experiment that runs, of which nothing is known then. The process is restored.
+    pub fn end(&mut self, deadline: Instant, now: u64) {
+        self.experiment.take().into_iter().for_each(|(experiment, _)| experiment.finish(deadline));
+        self.verifier.give_up(now);
+    }
+}
