@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `hugelift service`: puts the programs of a machine on huge pages, as far as a policy says. [`hugelift_service`] does it.
 
+mod report;
+
 use crate::failure::{Exit, Failure};
 use crate::output;
 use crate::process_id;
 use clap::{Args, Subcommand};
 use hugelift_core::service::policy::{CONFIG, DROP_INS, Policy};
-use hugelift_linux::io::console;
 use hugelift_ledger::place::LEDGER;
+use hugelift_linux::io::console;
 use hugelift_service::answers::ask::ask;
 use hugelift_service::answers::status;
 use hugelift_service::machine::explain::{Explained, explain};
@@ -61,6 +63,7 @@ struct PolicyFiles {
 enum ServiceCommand {
     Check(CheckArgs),
     Status(StatusArgs),
+    Report(report::ReportArgs),
 }
 
 /// Check the policy, and say which rule takes which process that runs
@@ -114,6 +117,7 @@ pub fn run(args: &ServiceArgs) -> Result<Exit, Failure> {
     match &args.command {
         Some(ServiceCommand::Check(args)) => check(args),
         Some(ServiceCommand::Status(args)) => show(args),
+        Some(ServiceCommand::Report(args)) => report::run(args),
         None => {
             daemon::run(args.policy.source(), args.socket.as_deref(), Some(args.ledger.clone()))?;
             Ok(Exit::SUCCESS)

@@ -25,6 +25,8 @@ pub mod error;
 pub mod ledger;
 pub mod place;
 pub mod reader;
+pub mod report;
 pub mod schema;
 #[cfg(test)]
 mod tests;
+pub mod text;

@@ -286,7 +286,9 @@ impl Daemon {
     /// Makes the answer to who asks.
     fn answer_anew(&mut self) {
         let Some(status) = &mut self.status else { return };
-        status.processes = self.machine.seen().taken.iter().map(ProcessStatus::new).collect();
+        let seen = self.machine.seen();
+        status.ledger_error.clone_from(&seen.ledger_error);
+        status.processes = seen.taken.iter().map(ProcessStatus::new).collect();
         let text = printable::json(status).unwrap_or_default() + "\n";
         self.answer = Some(text.into_bytes().into());
     }

@@ -110,6 +110,8 @@ fn figures(started: SystemTime, seen: &Seen, status: Option<&Status>) -> Figures
         scans: seen.scans.0,
         pressure: kernel::pressure(),
         kernel: kernel::counters(),
+        ledger_is_written: seen.ledger_is_written(),
+        verdicts: seen.verdicts.clone(),
         pools: kernel::pools(),
         ..Figures::new(env!("CARGO_PKG_VERSION"), started)
     }

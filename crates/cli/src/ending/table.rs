@@ -288,6 +288,17 @@ pub const ALL: &[Ending] = &[
         ],
     },
     Ending {
+        command: "service report",
+        status: &[("0", "success"), ("125", "there is no ledger, or it cannot be read; stderr says why")],
+        examples: &[
+            Example { line: "hugelift service report", what: "say what the last seven days have gained" },
+            Example {
+                line: "hugelift service report --since 30d --json",
+                what: "the same of a month, for programs",
+            },
+        ],
+    },
+    Ending {
         command: "service status",
         status: &[("0", "all files are huge"), ("1", "some are not"), ("125", "no daemon answers")],
         examples: &[Example { line: "hugelift service status", what: "ask the daemon" }],

@@ -14,6 +14,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+mod verified;
+
 const HUGE: u64 = 4 << 20;
 
 /// A folder with a policy, and a copy of the victim whose page cache is in small pages, as it is on tmpfs.
@@ -71,9 +73,13 @@ impl Place {
 
     /// Starts the daemon by another command.
     fn start_by(&self, by: &[&str]) -> Running {
+        self.start_with(by, &self.ledger())
+    }
+
+    /// Starts the daemon by another command, with this ledger.
+    fn start_with(&self, by: &[&str], ledger: &str) -> Running {
         let words: Vec<String> = by.iter().map(|word| word.to_string()).collect();
-        let ledger = self.ledger();
-        let words = [words, self.words(&["--socket", &self.socket(), "--ledger", &ledger])].concat();
+        let words = [words, self.words(&["--socket", &self.socket(), "--ledger", ledger])].concat();
         Running::start(Command::new(&words[0]).args(&words[1..]))
     }
 

@@ -4,7 +4,7 @@
 use crate::answers::process::ProcessStatus;
 use hugelift_core::addr::human_bytes;
 use hugelift_core::prime::{Blocked, FileReport};
-use hugelift_core::printable::Untrusted;
+use hugelift_core::printable::{Untrusted, printable};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 
@@ -34,6 +34,9 @@ pub struct Status {
     pub files: Vec<FileStatus>,
     /// The processes that the policy takes.
     pub processes: Vec<ProcessStatus>,
+    /// Why the ledger could not be written last time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ledger_error: Option<String>,
 }
 
 /// One file.
@@ -115,6 +118,9 @@ pub fn text(status: &Status) -> String {
     }
     for missing in &status.missing {
         let _ = writeln!(out, "{}", missing);
+    }
+    if let Some(error) = &status.ledger_error {
+        let _ = writeln!(out, "the ledger is not written: {}", printable(error));
     }
     for file in status.files.iter().filter(|f| f.whole_bytes > 0) {
         let _ = writeln!(out, "{}: {}, {} locked", file.path, file.summary, human_bytes(file.locked_bytes));

@@ -182,6 +182,7 @@ impl Keeper {
             missing: self.missing.clone(),
             files,
             processes: Vec::new(),
+            ledger_error: None,
         }
     }
 }

@@ -16,17 +16,19 @@ pub mod books;
 mod child;
 pub mod experiment;
 pub mod explain;
+mod later;
 pub mod lifter;
 pub mod lifters;
 pub mod line;
 pub mod memory;
 mod outcome;
-mod records;
+pub mod records;
+mod refusals;
 mod restores;
 pub mod taken;
 pub mod thread;
 mod users;
-mod uses;
+pub mod uses;
 pub mod verify;
 pub mod wants;
 pub mod watched;
@@ -41,6 +43,7 @@ use hugelift_core::service::matching::Facts;
 use hugelift_core::service::policy::Policy;
 use hugelift_core::service::unit::system_unit;
 use hugelift_core::service::verify::{Program, Verdict};
+use later::Later;
 use lifters::Lifters;
 use line::{Huge, Line};
 use memory::Memory;
@@ -71,9 +74,11 @@ pub struct Machine {
     taken: BTreeMap<u32, Taken>,
     lifters: Lifters,
     /// Processes that are to be checked again, as they are too young for a rule.
-    later: BTreeMap<Identity, Instant>,
-    verify: Verify,
-    records: Records,
+    later: Later,
+    /// What is verified.
+    pub verify: Verify,
+    /// What is written down.
+    pub records: Records,
     restores: Restores,
     /// How many lifts were made, and how many processes were refused.
     pub lifts: u64,
@@ -97,7 +102,7 @@ impl Machine {
             memory,
             taken: BTreeMap::new(),
             lifters: Lifters::default(),
-            later: BTreeMap::new(),
+            later: Later::default(),
             lifts: 0,
             refusals: 0,
         }
@@ -120,10 +125,7 @@ impl Machine {
     /// and `build_id` tells its executable from others. Returns whether it is taken.
     pub fn see(&mut self, process: Identity, life: Option<u64>, build_id: &str, facts: &Facts) -> bool {
         let taken = self.policy.rule_for(facts);
-        match taken.later {
-            Some(time) => drop(self.later.insert(process, Instant::now() + time.saturating_sub(facts.age))),
-            None => _ = self.later.remove(&process),
-        }
+        self.later.set(process, taken.later.map(|time| time.saturating_sub(facts.age)));
         let is_small = facts.code < LEAST && !taken.acts.allow(Act::Memory) && !taken.acts.allow(Act::Shm);
         let is_full = !self.taken.contains_key(&process.0) && self.taken.len() >= MOST;
         if taken.acts.is_empty() || is_small || is_full {
@@ -160,7 +162,7 @@ impl Machine {
 
     /// Takes note of a process that has ended.
     pub fn ended(&mut self, process: Identity) {
-        self.later.remove(&process);
+        self.later.set(process, None);
         if self.taken.get(&process.0).is_some_and(|taken| taken.process == process) {
             self.forget(process.0);
         }
@@ -174,18 +176,14 @@ impl Machine {
 
     /// Returns the processes that are to be seen again now, as they may be old enough for a rule.
     pub fn due(&mut self) -> Vec<u32> {
-        let now = Instant::now();
-        let due: Vec<Identity> =
-            self.later.iter().filter(|(_, at)| **at <= now).map(|(process, _)| *process).collect();
-        due.iter().for_each(|process| _ = self.later.remove(process));
-        due.into_iter().map(|(pid, _)| pid).collect()
+        self.later.due()
     }
 
     /// Returns when there is something to do without an event.
     pub fn next(&self) -> Option<Instant> {
         let verify = self.verify.next(self.taken.values());
         let others = [self.lifters.next(), verify, self.records.next()].into_iter().flatten();
-        self.later.values().copied().chain(others).min()
+        self.later.next().into_iter().chain(others).min()
     }
 
     /// Takes what the lifters have done. Starts those again that have ended, and names to them the processes that wait, unless
@@ -282,15 +280,7 @@ impl Machine {
 
     /// Returns how many processes are not lifted, by the reason.
     pub fn refused(&self) -> BTreeMap<String, u64> {
-        let mut all = BTreeMap::new();
-        for why in self.taken.values().filter_map(|taken| taken.refusal.as_ref()) {
-            // A reason with a number or a path in it would be another one each time, and is no one else's business.
-            let why = why.to_string();
-            let key =
-                if why.contains(|c: char| c.is_ascii_digit() || c == '/') { "other".into() } else { why };
-            *all.entry(key).or_default() += 1;
-        }
-        all
+        refusals::count(self.taken.values().filter_map(|taken| taken.refusal.as_ref()))
     }
 
     /// Returns the processes whose files are to be kept in the page cache.

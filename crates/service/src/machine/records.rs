@@ -47,6 +47,11 @@ impl Records {
         uses.into_iter().chain(self.books.next()).min()
     }
 
+    /// Returns whether there is to be a ledger.
+    pub fn has_ledger(&self) -> bool {
+        self.books.are_kept()
+    }
+
     /// Returns why the ledger could not be written last time.
     pub fn failed(&self) -> Option<&str> {
         self.books.failed.as_deref()

@@ -2,6 +2,7 @@
 //! Verifies what rules with `verify = true` want: one experiment at a time, on the process that has used most CPU time among
 //! those that wait. [`hugelift_core::service::verify`] decides.
 
+use super::books::now;
 use super::experiment::Experiment;
 use super::outcome::Outcome;
 use super::taken::Taken;
@@ -12,6 +13,7 @@ use hugelift_ledger::entry;
 use hugelift_ledger::reader::Found;
 use hugelift_linux::proc::clock::ticks_per_second;
 use hugelift_linux::proc::procfs::Process;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -125,9 +127,10 @@ impl Verify {
         }
     }
 
-    /// Returns how many programs have this verdict.
-    pub fn count(&self, verdict: Verdict, now: u64) -> u64 {
-        self.verifier.count(verdict, now)
+    /// Returns how many programs have each verdict.
+    pub fn counts(&self) -> BTreeMap<Verdict, u64> {
+        let now = now();
+        Verdict::ALL.into_iter().map(|verdict| (verdict, self.verifier.count(verdict, now))).collect()
     }
 
     /// Ends the experiment that runs, of which nothing is known then. The process is restored.

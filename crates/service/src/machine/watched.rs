@@ -12,6 +12,7 @@ use hugelift_core::proc_events::Event;
 use hugelift_core::proc_stat::Identity;
 use hugelift_core::service::matching::Facts;
 use hugelift_core::service::policy::Policy;
+use hugelift_core::service::verify::Verdict;
 use hugelift_linux::proc::census::{Kind, Known, Program, Reader, list};
 use hugelift_linux::proc::clock::ticks_per_second;
 use hugelift_linux::proc::connector::{Connector, Wanted};
@@ -45,8 +46,21 @@ pub struct Seen {
     pub processes: usize,
     /// How often /proc was listed, and the CPU time that this took.
     pub scans: (u64, Duration),
-    /// The processes of hugelift that lift.
+    /// The processes of hugelift that lift, and that make experiments.
     pub lifters: Vec<u32>,
+    /// There is to be a ledger.
+    pub has_ledger: bool,
+    /// Why it could not be written last time.
+    pub ledger_error: Option<String>,
+    /// How many programs have this verdict.
+    pub verdicts: BTreeMap<Verdict, u64>,
+}
+
+impl Seen {
+    /// Returns whether the ledger could be written last time; `None` without a ledger.
+    pub fn ledger_is_written(&self) -> Option<bool> {
+        self.has_ledger.then_some(self.ledger_error.is_none())
+    }
 }
 
 /// The machine that is watched.
@@ -215,6 +229,9 @@ impl Watched {
             processes: self.census.known(),
             scans: self.scans,
             lifters: self.machine.helpers(),
+            has_ledger: self.machine.records.has_ledger(),
+            ledger_error: self.machine.records.failed().map(String::from),
+            verdicts: self.machine.verify.counts(),
         }
     }
 

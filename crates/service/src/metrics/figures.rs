@@ -6,6 +6,7 @@
 
 use hugelift_core::policy::Backing;
 use hugelift_core::printable::Untrusted;
+use hugelift_core::service::verify::Verdict;
 use hugelift_core::snapshot::Part;
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -50,6 +51,10 @@ pub struct Figures {
     pub pressure: Option<Pressure>,
     /// What the kernel counts.
     pub kernel: Kernel,
+    /// Whether the ledger could be written last time; `None` without a ledger.
+    pub ledger_is_written: Option<bool>,
+    /// How many programs in units have this verdict of an experiment, as far as it still holds.
+    pub verdicts: BTreeMap<Verdict, u64>,
     /// The hugetlb pools, one of each page size.
     pub pools: Vec<Pool>,
 }
@@ -76,6 +81,8 @@ impl Figures {
             scans: 0,
             pressure: None,
             kernel: Kernel::default(),
+            ledger_is_written: None,
+            verdicts: BTreeMap::new(),
             pools: Vec::new(),
         }
     }

@@ -8,6 +8,7 @@ use super::figures::{Act, Figures, Outcome, Pool};
 use super::labels::{self, Labels};
 use super::programs::{self, MAX_PROGRAMS, Name, Sum};
 use super::rows::{counters, gauges};
+use hugelift_core::service::verify::Verdict;
 use hugelift_core::snapshot::Part;
 use prometheus_client::encoding::{prometheus_text, text};
 use prometheus_client::metrics::info::Info;
@@ -22,12 +23,13 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 /// How many series there are at most.
 pub const MAX_SERIES: usize = FIXED
     + Act::ALL.len() * Outcome::ALL.len()
+    + Verdict::ALL.len()
     + (MAX_REASONS + 1)
     + 2 * MAX_POOLS
     + (MAX_PROGRAMS + 1) * (3 + PARTS * BACKINGS);
 
 /// The series that have one sample each.
-const FIXED: usize = 21;
+const FIXED: usize = 22;
 /// How many reasons have a series of their own.
 const MAX_REASONS: usize = 64;
 /// How many pools are told. No machine has more page sizes.
@@ -62,6 +64,7 @@ fn registry(figures: &Figures) -> Registry {
     let out = &mut registry;
     daemon(out, figures);
     work(out, figures);
+    verified(out, figures);
     memory(out, figures);
     kernel(out, figures);
     pools(out, &figures.pools);
@@ -115,6 +118,18 @@ fn work(out: &mut Registry, figures: &Figures) {
     plain(out, "processes_seen", "Processes that the service has found at its last look", seen);
     let taken = gauges(one(figures.processes_taken));
     plain(out, "processes_taken", "Processes that run and that the service has lifted", taken);
+}
+
+/// Registers what experiments have found out, and whether it is written down.
+fn verified(out: &mut Registry, figures: &Figures) {
+    let verdicts = Verdict::ALL.map(|verdict| {
+        let count = figures.verdicts.get(&verdict).copied().unwrap_or(0);
+        (vec![("verdict", verdict.key().to_string())], count)
+    });
+    let help = "Programs in units by the verdict of their experiments, as far as it still holds";
+    plain(out, "verdicts", help, gauges(verdicts));
+    let ledger = figures.ledger_is_written.map(|is_written| (Labels::new(), u64::from(is_written)));
+    plain(out, "ledger_up", "Whether the ledger could be written last time", gauges(ledger));
 }
 
 /// Registers what memory the daemon's work takes, and how much the machine has.
