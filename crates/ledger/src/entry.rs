@@ -7,6 +7,8 @@ use std::path::PathBuf;
 /// A row of one of the tables.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Entry {
+    /// A program may be lifted. Its executable has this path.
+    Seen(Program, PathBuf),
     /// A process of a program was lifted.
     Lift(Program, Lift),
     /// A process of a program could not be lifted, for this reason.

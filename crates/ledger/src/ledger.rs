@@ -116,6 +116,9 @@ fn prepare(connection: &Connection) -> rusqlite::Result<()> {
 
 fn insert(transaction: &Transaction, at: i64, entry: &Entry) -> rusqlite::Result<()> {
     match entry {
+        Entry::Seen(program, path) => {
+            number(transaction, at, program, Some(path.as_os_str().as_bytes()))?;
+        }
         Entry::Lift(program, Lift { path, part, backing, bytes }) => {
             let id = number(transaction, at, program, Some(path.as_os_str().as_bytes()))?;
             let row = (at, id, part, backing, integer(*bytes));

@@ -58,6 +58,7 @@ fn issue_33_4_what_is_written_is_read() {
     let first = [
         Entry::Lift(a.clone(), lift(4 << 20)),
         Entry::Lift(a.clone(), lift(2 << 20)),
+        Entry::Seen(none.clone(), "/usr/bin/none".into()),
         Entry::Refusal(none.clone(), "no".into()),
         Entry::Use(a.clone(), used(900, 500)),
         Entry::Cost(Cost { span: 3600, cpu_us: 5, copies: 1 }),
@@ -80,7 +81,7 @@ fn issue_33_4_what_is_written_is_read() {
     assert_eq!((known[0].used, known[0].used_since), (used(1000, 600), used(100, 100)));
     assert_eq!((known[0].lifts, known[0].refusals, known[1].refusals), (1, 0, 1));
     assert_eq!(known[0].found, Some((NOW + 1, measured)), "one without a result hides none");
-    assert_eq!(known[1].found, None);
+    assert_eq!((&known[1].found, known[1].path.to_str()), (&None, Some("/usr/bin/none")));
     let holds = |now| ledger.found(now).expect("found").into_iter().map(|found| found.experiment.verdict);
     assert_eq!(holds(NOW).collect::<Vec<_>>(), [Verdict::Unmeasured], "the last one alone counts");
     assert_eq!(holds(NOW + 50).count(), 0);

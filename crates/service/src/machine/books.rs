@@ -148,13 +148,16 @@ impl Books {
 
     fn fail(&mut self, error: &LedgerError) {
         let why = error.to_string();
-        log(
-            Level::Warning,
-            &format!(
-                "{why}; the service goes on without its ledger, and tries it again in {} s",
-                AGAIN.as_secs()
-            ),
-        );
+        let is_new = self.failed.as_ref() != Some(&why);
+        if is_new {
+            log(
+                Level::Warning,
+                &format!(
+                    "{why}; the service goes on without its ledger, and tries it again in {} s",
+                    AGAIN.as_secs()
+                ),
+            );
+        }
         (self.ledger, self.failed, self.next) = (None, Some(why), Instant::now() + AGAIN);
     }
 }

@@ -124,17 +124,13 @@ impl Experiment {
         );
     }
 
-    /// Ends it, and waits until it has restored the process or this time has come.
+    /// Asks it to end, and waits until it has restored the process, or until this time has come. It goes on by itself then.
     pub fn finish(mut self, deadline: Instant) {
         self.stop();
-        while Instant::now() < deadline {
+        while Instant::now() < deadline && matches!(self.child.try_wait(), Ok(None)) {
             self.read();
-            if !matches!(self.child.try_wait(), Ok(None)) {
-                return;
-            }
             std::thread::sleep(Duration::from_millis(10));
         }
-        self.kill();
     }
 }
 

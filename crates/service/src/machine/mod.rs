@@ -16,7 +16,7 @@ pub mod books;
 mod child;
 pub mod experiment;
 pub mod explain;
-mod later;
+pub mod later;
 pub mod lifter;
 pub mod lifters;
 pub mod line;
@@ -36,16 +36,15 @@ pub mod watched;
 use crate::journal::{Level, log};
 use books::now;
 use experiment::Experiment;
-use hugelift_core::printable::{Untrusted, printable};
+use hugelift_core::printable::printable;
 use hugelift_core::proc_stat::Identity;
 use hugelift_core::service::acts::Act;
 use hugelift_core::service::matching::Facts;
 use hugelift_core::service::policy::Policy;
-use hugelift_core::service::unit::system_unit;
 use hugelift_core::service::verify::{Program, Verdict};
 use later::Later;
 use lifters::Lifters;
-use line::{Huge, Line};
+use line::Line;
 use memory::Memory;
 use nix::poll::{PollFd, PollFlags};
 use records::Records;
@@ -63,7 +62,7 @@ const LEAST: u64 = 2 << 20;
 /// The most processes that are taken at the same time.
 const MOST: usize = 4096;
 /// How long an experiment may take to restore its process when the service ends or has another policy.
-const ENDING: Duration = Duration::from_secs(3);
+const ENDING: Duration = Duration::from_secs(10);
 
 /// The processes that the policy takes.
 #[derive(Debug)]
@@ -74,13 +73,13 @@ pub struct Machine {
     taken: BTreeMap<u32, Taken>,
     lifters: Lifters,
     /// Processes that are to be checked again, as they are too young for a rule.
-    later: Later,
+    pub later: Later,
     /// What is verified.
     pub verify: Verify,
     /// What is written down.
     pub records: Records,
     restores: Restores,
-    /// How many lifts were made, and how many processes were refused.
+    /// How many lifts were made.
     pub lifts: u64,
     /// How many processes could not be lifted.
     pub refusals: u64,
@@ -133,29 +132,12 @@ impl Machine {
             return false;
         }
         let wants = Wants::new(taken.acts, taken.budget, self.memory);
-        let is_known = |known: &&Taken| {
-            (known.process, known.life, known.wants) == (process, life, wants)
-                && (known.acts, known.verify) == (taken.acts, taken.verify)
-        };
-        if self.taken.get(&process.0).filter(is_known).is_some() {
+        let one = Taken::new(process, life, build_id, facts, &taken, wants);
+        if self.taken.get(&process.0).is_some_and(|known| known.is_same(&one)) {
             return true;
         }
-        let unit = system_unit(facts.cgroup).map(String::from);
-        let one = Taken {
-            process,
-            life,
-            acts: taken.acts,
-            rule: taken.rule().map(|rule| rule.name.clone()),
-            program: facts.program.into(),
-            unit: unit.as_ref().map(|unit| Untrusted::from(unit.clone())),
-            key: Program { build_id: build_id.into(), unit },
-            verify: taken.verify,
-            wants,
-            is_given: false,
-            huge: Huge::new(),
-            refusal: None,
-        };
         self.forget(process.0);
+        self.records.seen(&one);
         self.taken.insert(process.0, one);
         true
     }
@@ -172,11 +154,6 @@ impl Machine {
     fn forget(&mut self, pid: u32) {
         let Some(Taken { process, wants, is_given: true, .. }) = self.taken.remove(&pid) else { return };
         wants.into_iter().for_each(|wants| self.lifters.take_back(wants, process));
-    }
-
-    /// Returns the processes that are to be seen again now, as they may be old enough for a rule.
-    pub fn due(&mut self) -> Vec<u32> {
-        self.later.due()
     }
 
     /// Returns when there is something to do without an event.

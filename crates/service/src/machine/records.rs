@@ -9,14 +9,20 @@ use crate::journal::{Level, log};
 use hugelift_core::service::verify::Program;
 use hugelift_ledger::entry::{Entry, Lift};
 use hugelift_ledger::reader::Found;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Instant;
+
+/// The programs at most of which it is remembered that they have a row.
+const NAMED: usize = 4096;
 
 /// The rows for the ledger.
 #[derive(Debug)]
 pub struct Records {
     books: Books,
     uses: Uses,
+    /// Programs that have a row.
+    named: BTreeSet<Program>,
 }
 
 impl Records {
@@ -24,7 +30,7 @@ impl Records {
     pub fn open(ledger: Option<PathBuf>) -> (Records, Vec<Found>) {
         let mut books = Books::new(ledger);
         let found = books.open();
-        (Records { books, uses: Uses::start() }, found)
+        (Records { books, uses: Uses::start(), named: BTreeSet::new() }, found)
     }
 
     /// Reads processes and writes what is due.
@@ -55,6 +61,16 @@ impl Records {
     /// Returns why the ledger could not be written last time.
     pub fn failed(&self) -> Option<&str> {
         self.books.failed.as_deref()
+    }
+
+    /// Writes the path of a program that may be lifted, once.
+    pub fn seen(&mut self, taken: &Taken) {
+        if self.named.len() >= NAMED {
+            self.named.clear();
+        }
+        if taken.wants.is_some() && self.named.insert(taken.key.clone()) {
+            self.books.note(Entry::Seen(taken.key.clone(), taken.program.as_os_str().into()));
+        }
     }
 
     /// Writes that a process was lifted.

@@ -8,6 +8,9 @@ use hugelift_core::policy::Backing;
 use hugelift_core::printable::Untrusted;
 use hugelift_core::proc_stat::Identity;
 use hugelift_core::service::acts::Acts;
+use hugelift_core::service::matching::Facts;
+use hugelift_core::service::policy;
+use hugelift_core::service::unit::system_unit;
 use hugelift_core::service::verify::Program;
 use hugelift_core::snapshot::Part;
 
@@ -41,6 +44,39 @@ pub struct Taken {
 }
 
 impl Taken {
+    /// Returns a process of these facts that a policy takes so, of which nothing is known yet. `life` is where the stack of its
+    /// program began, and `build_id` tells its executable from others.
+    pub fn new(
+        process: Identity,
+        life: Option<u64>,
+        build_id: &str,
+        facts: &Facts,
+        by: &policy::Taken,
+        wants: Option<Wants>,
+    ) -> Taken {
+        let unit = system_unit(facts.cgroup).map(String::from);
+        Taken {
+            process,
+            life,
+            acts: by.acts,
+            rule: by.rule().map(|rule| rule.name.clone()),
+            program: facts.program.into(),
+            unit: unit.as_deref().map(Untrusted::from),
+            key: Program { build_id: build_id.into(), unit },
+            verify: by.verify,
+            wants,
+            is_given: false,
+            huge: Huge::new(),
+            refusal: None,
+        }
+    }
+
+    /// Returns whether the same is to be done with the same program in the same process.
+    pub fn is_same(&self, other: &Taken) -> bool {
+        (self.process, self.life, self.wants) == (other.process, other.life, other.wants)
+            && (self.acts, self.verify) == (other.acts, other.verify)
+    }
+
     /// Returns the bytes of all its parts on huge pages.
     pub fn bytes(&self) -> u64 {
         self.huge.values().sum()

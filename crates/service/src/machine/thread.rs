@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 /// Between two reports of what was seen.
 const REPORT: Duration = Duration::from_secs(1);
 /// How long the daemon waits at its end: the lifters end, and what they have lifted stays.
-const ENDING: Duration = Duration::from_secs(10);
+const ENDING: Duration = Duration::from_secs(16);
 /// Between two checks whether it has ended.
 const CHECK: Duration = Duration::from_millis(10);
 

@@ -118,7 +118,7 @@ impl Watched {
     /// Takes what has happened, and reads what is due. That is a bounded amount of work.
     pub fn turn(&mut self) {
         self.take_events();
-        let again = self.machine.due();
+        let again = self.machine.later.due();
         again.into_iter().for_each(|pid| self.read(pid));
         loop {
             let now = self.began.elapsed();

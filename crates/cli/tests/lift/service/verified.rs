@@ -147,7 +147,8 @@ fn issue_33_4_a_daemon_that_is_killed_in_an_experiment_leaves_the_process_bare()
     let daemon = place.start();
     until("it is lifted by the experiment", || place.huge("taken", victim.pid()) >= HUGE);
     ends(daemon);
-    assert_eq!(place.huge("taken", victim.pid()), 0);
+    // On a machine that is very busy the experiment may need longer than the daemon waits.
+    until("it is restored", || place.huge("taken", victim.pid()) == 0);
     is_right(victim);
 }
 
