@@ -39,6 +39,7 @@ pub fn full() -> Figures {
         faults: count(5),
         fault_fallbacks: count(6),
     };
+    figures.ledger_is_written = Some(true);
     figures.pools = vec![
         Pool { page_size: 2 << 20, total: 100, free: 40 },
         Pool { page_size: 1 << 30, total: 0, free: 0 },
