@@ -3,7 +3,7 @@
 
 use nix::errno::Errno;
 use nix::sys::prctl;
-use nix::sys::signal::Signal;
+use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::getppid;
 use std::io;
 use std::os::unix::process::CommandExt as _;
@@ -22,11 +22,13 @@ pub fn start(words: &[String], input: Stdio, output: Stdio) -> io::Result<Child>
     command.args(words).stdin(input).stdout(output);
     let daemon = std::process::id();
     let ends_with_daemon = move || {
+        // The daemon has blocked the signals that it waits for, and a child inherits that (sigprocmask(2)).
+        SigSet::empty().thread_set_mask()?;
         prctl::set_pdeathsig(Signal::SIGTERM)?;
         // It may have been killed before that.
         if getppid().as_raw().cast_unsigned() == daemon { Ok(()) } else { Err(Errno::ESRCH.into()) }
     };
-    // SAFETY: it makes two system calls, and takes no lock.
+    // SAFETY: it makes three system calls, and takes no lock.
     unsafe { command.pre_exec(ends_with_daemon) };
     command.spawn()
 }
