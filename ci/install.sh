@@ -79,7 +79,10 @@ install_command() {
   [ "$action" = install ] || stop_daemons
   put 755 "$command/hugelift" bin/hugelift
   put 644 "$command/libhugelift_inside.so" lib/hugelift/libhugelift_inside.so
-  put 755 packaging/convert lib/hugelift/convert
+  if [ "$action" = uninstall ] && [ -x "$to/lib/hugelift/unwrap-all" ]; then
+    DPKG_ROOT=${DESTDIR:-} "$to/lib/hugelift/unwrap-all"
+  fi
+  for script in convert unwrap-all; do put 755 packaging/$script lib/hugelift/$script; done
   # Version 0.1.0 was installed with its library here. The command would prefer it to the new one.
   rm -f "$to/bin/libhugelift_inside.so"
   for unit in "${units[@]}"; do fill "systemd/$unit" "lib/systemd/system/$unit"; done

@@ -12,6 +12,7 @@ use hugelift_core::printable::Escape;
 use hugelift_core::units::{self, Unit};
 use hugelift_lift::options::StartOptions;
 use hugelift_linux::io::console::{self, say};
+use hugelift_linux::io::entry::Entry;
 use hugelift_linux::machine::tree::Tree;
 use hugelift_linux::machine::unit_files::{self, UnitFiles};
 use own::Own;
@@ -150,10 +151,30 @@ fn program(tree: &Tree) -> Result<String, Failure> {
     let own = std::env::current_exe().map_err(|error| Failure::new(format!("own path: {error}")))?;
     let places = [own, "/usr/bin/hugelift".into(), "/usr/local/bin/hugelift".into()];
     let found = places.iter().find(|path| tree.path(path).exists());
+    if let Some(path) = found {
+        check(path, &tree.path(path))?;
+    }
     let found = found.ok_or_else(|| {
         format!("there is no {}: install hugelift there first", tree.path(&places[1]).escaped())
     })?;
     Ok(found.to_str().ok_or("the path of hugelift is not UTF-8")?.to_string())
+}
+
+/// Checks that nobody but root can replace the program, which is `here` for this process: the unit starts it with its own rights. Where it lies for users, units
+/// often do not see it (ProtectHome= and PrivateTmp= in systemd.exec(5)).
+fn check(path: &Path, here: &Path) -> Result<(), Failure> {
+    let refused = |why: &str| {
+        let path = path.escaped();
+        Err(Failure::new(format!("{path} {why}: install hugelift, as by 'make install', and call that one")))
+    };
+    if ["/home", "/root", "/tmp", "/run/user"].iter().any(|folder| path.starts_with(folder)) {
+        return refused("is in a folder that units may not see");
+    }
+    let entry = Entry::find(here).map_err(|error| Failure::new(format!("{}: {error}", here.escaped())))?;
+    match entry.is_ours_alone() {
+        true => Ok(()),
+        false => refused("can be replaced by others than root and you"),
+    }
 }
 
 /// What the files of a unit say, without hugelift's own drop-ins.

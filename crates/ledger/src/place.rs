@@ -17,6 +17,8 @@ pub const LEDGER: &str = "/var/lib/hugelift/ledger.db";
 const FOLDER: u32 = 0o700;
 /// The rights of others to write.
 const OTHERS_WRITE: u32 = 0o022;
+/// All rights of others. Whoever can open what SQLite keeps beside its file can lock it, also to read.
+const OTHERS: u32 = 0o077;
 /// What SQLite keeps beside its file (sqlite.org/wal.html).
 const BESIDE: [&str; 2] = ["-wal", "-shm"];
 
@@ -50,7 +52,7 @@ impl Place {
         }
         let folder = entry.open_directory(OFlag::O_PATH | OFlag::O_DIRECTORY, Mode::empty());
         let meta = folder.and_then(|folder| folder.metadata()).map_err(|error| failed(path, error))?;
-        if !is_trusted(meta.uid()) || meta.mode() & OTHERS_WRITE != 0 {
+        if !is_trusted(meta.uid()) || meta.mode() & OTHERS != 0 {
             let path = entry.path();
             return Err(LedgerError::Exposed { path: path.parent().unwrap_or(Path::new("/")).into() });
         }

@@ -94,12 +94,16 @@ impl Reader {
         for row in rows {
             let (id, program, path): (i64, _, _) = row?;
             let found = self.last_result(id)?;
-            let measured = found.as_ref().map(|(at, _)| integer(*at).max(since));
+            let measured = found.as_ref().map(|(at, _)| integer(*at).max(since.saturating_sub(1)));
             all.push(Known {
                 program,
                 path,
                 used: self.used(id, since)?,
-                used_since: measured.map(|at| self.used(id, at)).transpose()?.unwrap_or_default(),
+                // What was used until the result is written in the same second.
+                used_since: measured
+                    .map(|at| self.used(id, at.saturating_add(1)))
+                    .transpose()?
+                    .unwrap_or_default(),
                 // A lift of several parts has several rows of one time.
                 lifts: self.count(
                     "SELECT count(DISTINCT at) FROM lifts WHERE program = ?1 AND at >= ?2",

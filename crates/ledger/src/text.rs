@@ -30,6 +30,9 @@ fn machine(machine: &Machine) -> String {
         None => "an unknown share of a CPU".into(),
     };
     let mut out = format!("this machine: {gain}, for {cpu} and {}\n", human_bytes(machine.copies_bytes));
+    if machine.gain.is_some() {
+        out += "measured with all code and constants on huge pages, of programs that showed a gain; their hot code is lifted\n";
+    }
     if machine.unmeasured_cpu_seconds > 0.0 {
         let time = time(machine.unmeasured_cpu_seconds);
         out += &format!("not measured, and in no sum: {time} of CPU time of lifted processes\n");
@@ -78,9 +81,9 @@ fn said(measured: &Measured, now: u64) -> String {
             format!("{} more {measure}, so it is left as it is ({pairs} pairs; {again})", percent(more))
         }
         (Some(Verdict::PaysNot), Some(gain)) => {
+            let [low, high] = [-gain.high, -gain.low].map(|share| 100.0 * share);
             format!(
-                "no gain was seen, {} less {measure}, so it is left as it is ({pairs} pairs; {again})",
-                percent(*gain)
+                "no gain was seen: {measure} changes by {low:+.1} to {high:+.1} %, so it is left as it is ({pairs} pairs; {again})"
             )
         }
         (Some(Verdict::PaysNot), None) => format!("there is nothing to lift ({again})"),

@@ -238,18 +238,28 @@ fn the_package_is_removed_with_its_daemons_and_leaves_nothing() {
     enable(root.path(), "/usr");
     let wants = root.path().join("etc/systemd/system/multi-user.target.wants");
     fs::create_dir_all(root.path().join("run/systemd/system")).expect("mkdir");
+    // What 'hugelift wrap' has written goes, and what another has does not.
+    let drop_in = |unit: &str, line: &str| {
+        let folder = root.path().join(format!("etc/systemd/system/{unit}.service.d"));
+        fs::create_dir_all(&folder).expect("mkdir");
+        let text = format!("{line}\n[Service]\nExecStart=\nExecStart=-/usr/bin/hugelift run -- /bin/sh\n");
+        fs::write(folder.join("60-hugelift.conf"), text).expect("write");
+    };
+    drop_in("wrapped", "# Made by 'hugelift wrap'. Remove it by: hugelift unwrap wrapped.service");
+    drop_in("own", "# Mine.");
     // An upgrade.
     root.must(&["dpkg", "--force-unsafe-io", "--install", "/run/hugelift.deb"]);
     assert_eq!(root.noted(), "", "an upgrade");
     root.must(&["dpkg", "--remove", "hugelift"]);
-    let stopped = "stop hugelift.service\n--system daemon-reload\n";
+    let stopped = "--system daemon-reload\nstop hugelift.service\n--system daemon-reload\n";
     assert_eq!(root.noted(), stopped);
     assert!(wants.join("hugelift.service").symlink_metadata().is_ok());
     root.must(&["dpkg", "--purge", "hugelift"]);
     assert_eq!(root.noted(), format!("{stopped}--system daemon-reload\n"));
     let left: Vec<PathBuf> = root.files().into_iter().filter(|path| !before.contains(path)).collect();
-    let other = "etc/systemd/system/multi-user.target.wants/nginx.service";
-    assert_eq!(left, [PathBuf::from(other)]);
+    let others = ["multi-user.target.wants/nginx.service", "own.service.d/60-hugelift.conf"]
+        .map(|name| Path::new("etc/systemd/system").join(name));
+    assert_eq!(left, others);
 }
 
 /// What hugelift-keep.service and hugelift-attach@UNIT.service of an earlier version did, hugelift.service does after the
@@ -289,6 +299,9 @@ fn issue_33_1_an_upgrade_moves_users_of_the_earlier_units_over() {
     let checked: serde_json::Value =
         serde_json::from_str(&checked.stdout).unwrap_or_else(|e| panic!("{e}: {checked:?}"));
     assert_eq!(checked["rules"], serde_json::json!(["attach my\\x2ddb", "rest"]), "{checked}");
+    // In a pattern a backslash is written twice.
+    let rule = fs::read_to_string(etc.join("service.d/attach-my\\x2ddb.toml")).expect("the rule");
+    assert!(rule.contains("\nunit = 'my\\\\x2ddb.service'\n"), "{rule}");
     let policy = fs::read_to_string(etc.join("service.toml")).expect("the policy");
     assert!(policy.contains("[keep]\nprograms = [\"hugelift\"]\nbudget = \"8M\"\n"), "{policy}");
     let files = || (root.files(), fs::read_to_string(etc.join("service.toml")).expect("the policy"));

@@ -129,7 +129,9 @@ impl Verifier {
 
     /// Returns whether an experiment may begin.
     pub fn may_begin(&self, now: u64) -> bool {
-        self.running.is_none() && now >= self.next
+        // A time further away than a pause was taken from a clock that was wrong.
+        let is_due = now >= self.next || self.next > now.saturating_add(self.settings.pause);
+        self.running.is_none() && is_due
     }
 
     /// Begins an experiment. Returns whether it may.
@@ -146,6 +148,12 @@ impl Verifier {
         let program = self.running.take()?;
         let until = now.saturating_add(self.holds(verdict));
         self.next = now.saturating_add(self.settings.pause);
+        // No result takes no gain away that was measured before.
+        let before = self.known.get(&program).map(|(before, _)| *before);
+        let verdict = match (verdict, before) {
+            (Verdict::Unmeasured, Some(Verdict::Pays)) => Verdict::Pays,
+            _ => verdict,
+        };
         self.learn(program.clone(), verdict, until);
         Some((program, until))
     }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const EVERY: Duration = Duration::from_secs(1);
 /// After a failure it is tried again this much later.
 const AGAIN: Duration = Duration::from_secs(600);
-/// Old rows are removed this often.
+/// Old rows are removed this often, and not sooner after the start: the clock may not have been set yet.
 const PRUNE: Duration = Duration::from_secs(3600);
 /// The rows that wait at most. Beyond it the oldest are lost.
 const WAITING: usize = 4096;
@@ -50,7 +50,7 @@ impl Books {
             waiting: VecDeque::new(),
             lost: 0,
             next: now,
-            prune_at: now,
+            prune_at: now + PRUNE,
             failed: None,
         }
     }

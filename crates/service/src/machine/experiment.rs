@@ -4,7 +4,6 @@
 
 use super::child::start;
 use super::outcome::Outcome;
-use crate::journal::{Level, log};
 use hugelift_core::proc_stat::Identity;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -21,6 +20,8 @@ const LONGEST: usize = 64 << 20;
 const TURN: usize = 1 << 20;
 /// The time that it may take besides the periods: to find what is steady, and to lift for the first time.
 const BESIDE: Duration = Duration::from_secs(120);
+/// Between two checks whether it has ended, once its output is closed.
+const CLOSED: Duration = Duration::from_millis(20);
 /// The time that it has to restore the process after SIGTERM.
 const ENDING: Duration = Duration::from_secs(30);
 
@@ -35,6 +36,9 @@ pub struct Experiment {
     /// When it is asked to end, and when it is ended.
     deadline: Instant,
     is_asked: bool,
+    /// Its output is closed, and when it is checked next whether it has ended.
+    is_closed: bool,
+    next: Instant,
 }
 
 impl Experiment {
@@ -51,7 +55,16 @@ impl Experiment {
         let Some(output) = child.stdout.take().map(OwnedFd::from) else { return Err(Errno::EPIPE.into()) };
         fcntl(&output, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         let deadline = Instant::now() + 2 * Duration::from_secs(seconds) + BESIDE;
-        Ok(Experiment { process, child, output, said: Vec::new(), deadline, is_asked: false })
+        Ok(Experiment {
+            process,
+            child,
+            output,
+            said: Vec::new(),
+            deadline,
+            is_asked: false,
+            is_closed: false,
+            next: deadline,
+        })
     }
 
     /// Returns the id of the process that makes it.
@@ -59,23 +72,47 @@ impl Experiment {
         self.child.id()
     }
 
-    /// Returns when it must be looked at without an event.
-    pub fn next(&self) -> Instant {
-        self.deadline
+    /// Returns the descriptor of its output, until that is closed.
+    pub fn to_read(&self) -> Option<BorrowedFd<'_>> {
+        (!self.is_closed).then(|| self.output.as_fd())
     }
 
-    /// Takes what it has said. Returns the outcome once it has ended.
+    /// Returns when it must be looked at without an event.
+    pub fn next(&self) -> Instant {
+        self.next.min(self.deadline)
+    }
+
+    /// Takes what it has said. Returns the outcome once it has ended, or was killed: a process that answers nothing may hold it
+    /// up in the kernel, so nobody waits for its end.
     pub fn turn(&mut self) -> Option<Outcome> {
         let now = Instant::now();
-        let is_over = self.read();
-        if is_over || now >= self.deadline && self.is_asked {
-            return Some(self.end());
+        self.is_closed = self.is_closed || self.read();
+        if self.is_closed {
+            match self.child.try_wait() {
+                Ok(Some(status)) => return Some(self.outcome(status.success())),
+                // It closes its output at its end.
+                _ => self.next = now + CLOSED,
+            }
+        }
+        if now >= self.deadline && self.is_asked {
+            let _ = self.child.kill();
+            return Some(Outcome::none());
         }
         if now >= self.deadline {
             (self.is_asked, self.deadline) = (true, now + ENDING);
             self.stop();
         }
         None
+    }
+
+    /// Returns what it has found out. Where it says that it has failed, that is nothing.
+    fn outcome(&self, is_success: bool) -> Outcome {
+        if is_success { Outcome::parse(&self.said) } else { Outcome::none() }
+    }
+
+    /// Returns its process, which may not have ended yet, and the one that it was about.
+    pub fn into_child(self) -> (Child, Identity) {
+        (self.child, self.process)
     }
 
     /// Reads; returns whether its output is closed.
@@ -100,30 +137,6 @@ impl Experiment {
         let _ = kill(Pid::from_raw(self.pid().cast_signed()), Signal::SIGTERM);
     }
 
-    /// Waits for its end, which is near as its output is closed. One that does not end is killed.
-    fn end(&mut self) -> Outcome {
-        let deadline = Instant::now() + Duration::from_secs(1);
-        while Instant::now() < deadline {
-            match self.child.try_wait() {
-                Ok(Some(_)) => return Outcome::parse(&self.said),
-                Err(_) => return Outcome::none(),
-                Ok(None) => std::thread::sleep(Duration::from_millis(5)),
-            }
-        }
-        self.kill();
-        Outcome::none()
-    }
-
-    /// Ends it at once. The process may stay lifted then.
-    fn kill(&mut self) {
-        let (_, _) = (self.child.kill(), self.child.wait());
-        let pid = self.process.0;
-        log(
-            Level::Warning,
-            &format!("the experiment on {pid} did not end; hugelift restore {pid} restores the process"),
-        );
-    }
-
     /// Asks it to end, and waits until it has restored the process, or until this time has come. It goes on by itself then.
     pub fn finish(mut self, deadline: Instant) {
         self.stop();
@@ -131,11 +144,5 @@ impl Experiment {
             self.read();
             std::thread::sleep(Duration::from_millis(10));
         }
-    }
-}
-
-impl AsFd for Experiment {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.output.as_fd()
     }
 }

@@ -106,6 +106,12 @@ impl Lifters {
         lifter.into_iter().for_each(|lifter| lifter.take_back(process));
     }
 
+    /// Ends the one that does this, so that it is in the middle of no lift. It is started again when a process is named to it.
+    pub fn renew(&mut self, wants: Wants) {
+        let Some(lifter) = self.all.remove(&wants).and_then(|slot| slot.lifter) else { return };
+        end_all(vec![lifter]);
+    }
+
     /// Starts those again that are due. Returns what they are to do: their processes have to be named again.
     pub fn restart(&mut self) -> Vec<Wants> {
         self.all
@@ -143,17 +149,20 @@ impl Lifters {
     /// Ends all, and waits for them. What they have lifted stays so.
     pub fn end(&mut self) {
         let slots = std::mem::take(&mut self.all).into_values();
-        let mut lifters: Vec<Lifter> = slots.filter_map(|slot| slot.lifter).collect();
-        lifters.iter().for_each(Lifter::stop);
-        let deadline = Instant::now() + ENDING;
-        while Instant::now() < deadline && !lifters.is_empty() {
-            lifters.retain_mut(|lifter| {
-                // It does not end before what it says is read.
-                lifter.read();
-                lifter.ended().is_none()
-            });
-            std::thread::sleep(CHECK);
-        }
-        lifters.iter_mut().for_each(Lifter::kill);
+        end_all(slots.filter_map(|slot| slot.lifter).collect());
     }
+}
+
+fn end_all(mut lifters: Vec<Lifter>) {
+    lifters.iter().for_each(Lifter::stop);
+    let deadline = Instant::now() + ENDING;
+    while Instant::now() < deadline && !lifters.is_empty() {
+        lifters.retain_mut(|lifter| {
+            // It does not end before what it says is read.
+            lifter.read();
+            lifter.ended().is_none()
+        });
+        std::thread::sleep(CHECK);
+    }
+    lifters.iter_mut().for_each(Lifter::kill);
 }

@@ -14,6 +14,7 @@
 
 pub mod books;
 mod child;
+mod copies;
 pub mod experiment;
 pub mod explain;
 pub mod later;
@@ -41,7 +42,6 @@ use hugelift_core::proc_stat::Identity;
 use hugelift_core::service::acts::Act;
 use hugelift_core::service::matching::Facts;
 use hugelift_core::service::policy::Policy;
-use hugelift_core::service::verify::{Program, Verdict};
 use later::Later;
 use lifters::Lifters;
 use line::Line;
@@ -50,11 +50,10 @@ use nix::poll::{PollFd, PollFlags};
 use records::Records;
 use restores::Restores;
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use taken::Taken;
-use verify::Verify;
+use verify::{Ended, Verify};
 use wants::Wants;
 
 /// Bytes of code without which neither the page cache nor copies gain anything: a huge page.
@@ -96,7 +95,7 @@ impl Machine {
         Machine {
             verify,
             records,
-            restores: Restores::default(),
+            restores: Restores::new(),
             policy,
             memory,
             taken: BTreeMap::new(),
@@ -145,6 +144,7 @@ impl Machine {
     /// Takes note of a process that has ended.
     pub fn ended(&mut self, process: Identity) {
         self.later.set(process, None);
+        self.verify.ended(process);
         if self.taken.get(&process.0).is_some_and(|taken| taken.process == process) {
             self.forget(process.0);
         }
@@ -159,7 +159,8 @@ impl Machine {
     /// Returns when there is something to do without an event.
     pub fn next(&self) -> Option<Instant> {
         let verify = self.verify.next(self.taken.values());
-        let others = [self.lifters.next(), verify, self.records.next()].into_iter().flatten();
+        let others =
+            [self.lifters.next(), verify, self.records.next(), self.restores.next()].into_iter().flatten();
         self.later.next().into_iter().chain(others).min()
     }
 
@@ -190,34 +191,46 @@ impl Machine {
     /// Takes the result of the experiment that has ended, and begins the next one.
     fn verify_turn(&mut self) {
         let now = now();
+        self.restores.turn();
         if let Some(ended) = self.verify.turn(now) {
             self.records.measured(self.taken.values(), &helpers(&self.lifters, &self.verify), &ended);
-            if ended.experiment.verdict != Verdict::Pays {
-                self.restore(&ended.program);
-            }
+            self.settle(ended, now);
         }
         let full = self.copies() >= self.memory;
         let Some(one) = self.verify.choose(self.taken.values(), now).filter(|_| !full).cloned() else {
             return;
         };
         if let (true, Some(wants)) = (one.is_given, one.wants) {
-            self.lifters.take_back(wants, one.process);
-            self.taken.entry(one.process.0).and_modify(|taken| taken.is_given = false);
+            self.renew(wants, &[one.process]);
         }
         self.verify.begin(&one, now);
     }
 
-    /// Restores the processes of a program that are lifted: it was worth it once, or by an earlier policy.
-    fn restore(&mut self, program: &Program) {
+    /// Restores the processes of a program that this service has lifted, unless a gain was measured: that of the experiment, which
+    /// may have been killed while it was lifted, and those that were worth it once.
+    fn settle(&mut self, ended: Ended, now: u64) {
         let mut restored = Vec::new();
-        for taken in self.taken.values_mut().filter(|taken| taken.verify && taken.key == *program) {
-            if let (true, Some(wants)) = (std::mem::take(&mut taken.is_given), taken.wants) {
-                self.lifters.take_back(wants, taken.process);
-                restored.push(taken.process);
-            }
-            taken.huge.clear();
+        if !self.verify.pays(&ended.program, now) {
+            let its = |taken: &&Taken| taken.verify && taken.is_given && taken.key == ended.program;
+            let lifted: Vec<(Option<Wants>, Identity)> =
+                self.taken.values().filter(its).map(|taken| (taken.wants, taken.process)).collect();
+            restored = lifted.iter().map(|(_, process)| *process).chain([ended.process]).collect();
+            let wants: BTreeSet<Wants> = lifted.into_iter().filter_map(|(wants, _)| wants).collect();
+            wants.into_iter().for_each(|wants| self.renew(wants, &restored));
         }
-        self.restores.begin(&restored);
+        self.restores.after(ended.child, restored);
+    }
+
+    /// Takes processes from the lifter that has them. It is ended and started again, as it may be in the middle of a lift, and its
+    /// other processes are named to it again.
+    fn renew(&mut self, wants: Wants, without: &[Identity]) {
+        self.lifters.renew(wants);
+        for taken in self.taken.values_mut().filter(|taken| taken.wants == Some(wants)) {
+            taken.is_given = false;
+            if without.contains(&taken.process) {
+                taken.huge.clear();
+            }
+        }
     }
 
     fn take(&mut self, line: &Line) {
@@ -278,8 +291,8 @@ impl Machine {
 
     /// Returns the descriptors to wait for.
     pub fn fds(&self) -> impl Iterator<Item = PollFd<'_>> {
-        let experiment = self.verify.experiment();
-        let experiment = experiment.map(|one| PollFd::new(one.as_fd(), PollFlags::POLLIN));
+        let experiment = self.verify.experiment().and_then(Experiment::to_read);
+        let experiment = experiment.map(|fd| PollFd::new(fd, PollFlags::POLLIN));
         self.lifters.fds().chain(experiment)
     }
 

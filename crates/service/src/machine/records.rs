@@ -93,7 +93,9 @@ impl Records {
         self.uses.rows(helpers).into_iter().for_each(|row| self.books.note(row));
         let (program, experiment) = (ended.program.clone(), ended.experiment.clone());
         let unit = program.unit.as_deref().unwrap_or("no unit");
-        let interval = experiment.ratio.map(|ratio| format!(" [{:.3}, {:.3}]", ratio.low, ratio.high));
+        let interval = experiment
+            .ratio
+            .map(|ratio| format!(", lifted / bare {:.3} [{:.3}, {:.3}]", ratio.point, ratio.low, ratio.high));
         let (verdict, interval) = (experiment.verdict.key(), interval.unwrap_or_default());
         log(
             Level::Info,

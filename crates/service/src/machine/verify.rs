@@ -3,6 +3,7 @@
 //! those that wait. [`hugelift_core::service::verify`] decides.
 
 use super::books::now;
+use super::copies;
 use super::experiment::Experiment;
 use super::outcome::Outcome;
 use super::taken::Taken;
@@ -13,8 +14,9 @@ use hugelift_ledger::entry;
 use hugelift_ledger::reader::Found;
 use hugelift_linux::proc::clock::ticks_per_second;
 use hugelift_linux::proc::procfs::Process;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 /// Between two looks for a process whose turn it is.
@@ -29,6 +31,8 @@ pub struct Verify {
     verifier: Verifier,
     experiment: Option<(Experiment, PathBuf)>,
     look_at: Instant,
+    /// Processes that had copies before this service knew them: another hugelift lifts them, and they are left alone.
+    others: BTreeSet<Identity>,
 }
 
 /// An experiment that has ended.
@@ -38,12 +42,22 @@ pub struct Ended {
     pub program: Program,
     /// The result, as it is written down.
     pub experiment: entry::Experiment,
+    /// The process on which it was made, and that which has made it.
+    pub process: Identity,
+    /// It may not have ended yet.
+    pub child: Child,
 }
 
 impl Verify {
     /// Returns what verifies by these settings, and knows nothing.
     pub fn new(settings: Settings) -> Verify {
-        Verify { settings, verifier: Verifier::new(settings), experiment: None, look_at: Instant::now() }
+        Verify {
+            settings,
+            verifier: Verifier::new(settings),
+            experiment: None,
+            look_at: Instant::now(),
+            others: BTreeSet::new(),
+        }
     }
 
     /// Changes the settings.
@@ -60,7 +74,12 @@ impl Verify {
 
     /// Returns whether a process may be named to a lifter.
     pub fn allows(&self, taken: &Taken, now: u64) -> bool {
-        !taken.verify || !self.is_on(taken.process) && self.verifier.advise(&taken.key, now) == Advice::Lift
+        !self.is_on(taken.process) && (!taken.verify || self.pays(&taken.key, now))
+    }
+
+    /// Returns whether a gain was measured for a program, and still holds.
+    pub fn pays(&self, program: &Program, now: u64) -> bool {
+        self.verifier.advise(program, now) == Advice::Lift
     }
 
     /// Returns whether there is an experiment on this process.
@@ -70,15 +89,17 @@ impl Verify {
 
     /// Takes what the experiment has found out, once it has ended.
     pub fn turn(&mut self, now: u64) -> Option<Ended> {
-        let (experiment, path) = self.experiment.as_mut()?;
+        let (experiment, _) = self.experiment.as_mut()?;
         let Outcome { measure, ratio, pairs, verdict } = experiment.turn()?;
-        let path = std::mem::take(path);
-        self.experiment = None;
+        let (experiment, path) = self.experiment.take()?;
+        let (child, process) = experiment.into_child();
         let (program, until) = self.verifier.end(verdict, now)?;
-        Some(Ended { program, experiment: entry::Experiment { path, measure, ratio, pairs, verdict, until } })
+        let experiment = entry::Experiment { path, measure, ratio, pairs, verdict, until };
+        Some(Ended { program, experiment, process, child })
     }
 
-    /// Chooses a process whose turn it is; `None` if there may be no experiment now.
+    /// Chooses a process whose turn it is; `None` if there may be no experiment now. Those of units come first: no user can
+    /// take their turns.
     pub fn choose<'a>(&mut self, all: impl Iterator<Item = &'a Taken>, now: u64) -> Option<&'a Taken> {
         if Instant::now() < self.look_at {
             return None;
@@ -87,13 +108,37 @@ impl Verify {
         if !self.verifier.may_begin(now) {
             return None;
         }
-        let waits = all.filter(|one| one.verify && self.verifier.advise(&one.key, now) == Advice::Wait);
+        let waits = all.filter(|one| {
+            let is_its_turn = one.verify && self.verifier.advise(&one.key, now) == Advice::Wait;
+            is_its_turn && !self.others.contains(&one.process)
+        });
         let used = waits.filter_map(|one| {
             let stat = Process::new(one.process.0).stat().ok()?;
-            (stat.identity() == one.process).then_some((stat.cpu, one))
+            (stat.identity() == one.process).then_some(((one.unit.is_some(), stat.cpu), one))
         });
         let least = LEAST * ticks_per_second();
-        used.filter(|(cpu, _)| *cpu >= least).max_by_key(|(cpu, _)| *cpu).map(|(_, one)| one)
+        let (_, one) = used.filter(|((_, cpu), _)| *cpu >= least).max_by_key(|(order, _)| *order)?;
+        match copies::of(one.process) {
+            Some(0) => Some(one),
+            Some(_) if one.is_given => Some(one),
+            Some(_) => {
+                log(
+                    Level::Info,
+                    &format!(
+                        "{} ({}) is lifted by another hugelift: it is left as it is",
+                        one.program, one.process.0
+                    ),
+                );
+                self.others.insert(one.process);
+                None
+            }
+            None => None,
+        }
+    }
+
+    /// Forgets a process that has ended.
+    pub fn ended(&mut self, process: Identity) {
+        self.others.remove(&process);
     }
 
     /// Begins an experiment on a process.
