@@ -232,10 +232,17 @@ impl Census {
         let small = |period| Turn { class: Class::Small, due: spread(pid, period, now) };
         let turn = match size {
             Size::Large => Turn { class: Class::Large, due: now + self.settings.large_every },
-            Size::Small => small(self.settings.small_every),
+            Size::Small => small(self.small_every(now, pid)),
             Size::Kernel => small(self.settings.kernel_every),
         };
         self.set_turn(pid, turn);
+    }
+
+    /// Returns when a small process is read again: after as long as it has slept, ten minutes at most. Thousands of processes
+    /// of a machine sleep for days, and what they execute is told by events, where there are any.
+    fn small_every(&self, now: Duration, pid: u32) -> Duration {
+        let slept = self.processes.get(&pid).map_or(Duration::ZERO, |process| process.slept(now));
+        slept.min(self.settings.kernel_every).max(self.settings.small_every)
     }
 
     fn set_turn(&mut self, pid: u32, turn: Turn) {

@@ -71,6 +71,8 @@ struct Read {
     first: Reading,
     previous: Reading,
     last: Reading,
+    /// Since when it has used no CPU time.
+    idle_since: Duration,
 }
 
 impl Process {
@@ -96,7 +98,14 @@ impl Process {
                 (first, first)
             }
         };
-        self.read = Some(Box::new(Read { start, size, first, previous, last }));
+        let before = self.read.as_ref().filter(|read| read.start == start && read.last.cpu == seen.cpu);
+        let idle_since = before.map_or(now, |read| read.idle_since);
+        self.read = Some(Box::new(Read { start, size, first, previous, last, idle_since }));
+    }
+
+    /// Returns for how long it has used no CPU time, as far as readings show.
+    pub(super) fn slept(&self, now: Duration) -> Duration {
+        self.read.as_ref().map_or(Duration::ZERO, |read| now.saturating_sub(read.idle_since))
     }
 
     /// Returns the CPU time that it has used since it was known.

@@ -12,9 +12,9 @@ pub struct Settings {
     pub idle: Duration,
     /// How often a large process is read.
     pub large_every: Duration,
-    /// How often each other process is read.
+    /// How often each other process is read that works. One that sleeps is read more rarely.
     pub small_every: Duration,
-    /// How often a thread of the kernel is read: its id may be that of a process by now.
+    /// How often a thread of the kernel is read, whose id may be that of a process by now, and a process that has slept for long.
     pub kernel_every: Duration,
     /// How often /proc is listed at most where events are missing.
     pub scan_every: Duration,
