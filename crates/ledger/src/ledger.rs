@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The ledger, open for writing.
 
+use crate::connection::connect;
 use crate::entry::{Cost, Entry, Experiment, Lift, Use};
 use crate::error::LedgerError;
 use crate::place::Place;
 use crate::reader::{Found, found};
-use crate::schema::{MOST_ROWS, STEPS, VERSION, integer, migrate, number, prune, version};
+use crate::schema::{MOST_ROWS, STEPS, integer, migrate, number, prune};
 use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-/// How long a reader may hold up a write.
-const BUSY: Duration = Duration::from_millis(500);
 /// Pages of the write-ahead log that are kept: 1 MB.
 const LOG_PAGES: u32 = 256;
 
@@ -83,18 +81,6 @@ impl Ledger {
             transaction.commit()
         });
         done.map_err(|error| LedgerError::of(&self.path, error))
-    }
-}
-
-/// Opens a database, and refuses one of a newer version.
-pub(crate) fn connect(path: &Path, flags: OpenFlags) -> Result<Connection, LedgerError> {
-    let of = |error| LedgerError::of(path, error);
-    let flags = flags | OpenFlags::SQLITE_OPEN_NOFOLLOW | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags(path, flags).map_err(of)?;
-    connection.busy_timeout(BUSY).map_err(of)?;
-    match version(&connection).map_err(of)? {
-        ..=VERSION => Ok(connection),
-        found => Err(LedgerError::Newer { path: path.into(), found, known: VERSION }),
     }
 }
 

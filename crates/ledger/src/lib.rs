@@ -20,6 +20,7 @@
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
+mod connection;
 pub mod entry;
 pub mod error;
 pub mod ledger;

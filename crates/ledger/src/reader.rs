@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The ledger, open for reading alone: what a report needs of it.
 
+use crate::connection::connect;
 use crate::entry::{Cost, Experiment, Program, Ratio, Use, Verdict};
 use crate::error::LedgerError;
-use crate::ledger::connect;
 use crate::place::Place;
 use crate::schema::integer;
 use rusqlite::{Connection, OpenFlags, Row};
