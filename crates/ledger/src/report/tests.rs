@@ -61,13 +61,13 @@ fn issue_33_4_only_what_was_measured_is_summed_up() {
         ]
     );
     assert!(
-        lines[2]
+        lines[3]
             .starts_with("a.service (/usr/bin/a\\x1b): 50.0 % [20.0, 60.0] less CPU time per system call"),
         "{said}"
     );
-    assert!(lines[2].contains("tried again in 29 days") && lines[2].ends_with("24 MB of copies"), "{said}");
-    assert!(lines[5].contains("lifted, and not measured"), "{said}");
-    assert!(lines[7].contains("50.0 % [40.0, 80.0] more CPU time"), "{said}");
+    assert!(lines[3].contains("tried again in 29 days") && lines[3].ends_with("24 MB of copies"), "{said}");
+    assert!(lines[6].contains("lifted, and not measured"), "{said}");
+    assert!(lines[8].contains("50.0 % [40.0, 80.0] more CPU time"), "{said}");
 }
 
 #[test]
