@@ -168,6 +168,20 @@ fn issue_33_what_is_refused_is_left_as_it_is() {
     image.refuses(&["masked"], "is masked");
 }
 
+#[test]
+fn issue_33_a_hugelift_that_others_can_replace_is_refused() {
+    let image = Image::new(UNIT);
+    let program = image.path("usr/bin/hugelift");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o777)).expect("chmod");
+    image.refuses(&["server"], "can be replaced by others");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("chmod");
+    let folder = program.parent().expect("a folder");
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o777)).expect("chmod");
+    image.refuses(&["server"], "can be replaced by others");
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).expect("chmod");
+    image.wraps(&["server"]);
+}
+
 /// A file of this name that someone else has written stays.
 #[test]
 fn issue_33_a_file_of_another_is_neither_written_nor_removed() {

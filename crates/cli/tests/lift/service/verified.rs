@@ -128,6 +128,27 @@ fn issue_33_4_a_result_is_remembered() {
     assert!(place.report(&[]).bare().stdout.contains("more CPU time per system call, so it is left"));
 }
 
+/// What another hugelift has lifted is neither measured nor restored.
+#[test]
+fn issue_33_4_what_a_person_has_lifted_stays() {
+    need_root!();
+    let place = Place::new();
+    place.verifies("5s");
+    let victim = place.serves();
+    let lifted =
+        Cmd::new([HUGELIFT, "attach", "--whole", "--backing", "thp"]).arg(victim.pid().to_string()).bare();
+    assert_eq!(lifted.end, End::Code(0), "{lifted:?}");
+    let before = place.huge("taken", victim.pid());
+    assert!(before >= HUGE);
+    let daemon = place.start();
+    while !daemon.err().contains("is lifted by another hugelift") {}
+    assert_eq!(place.huge("taken", victim.pid()), before);
+    let err = ends(daemon);
+    assert!(!err.iter().any(|line| line.contains("an experiment")), "{err:?}");
+    assert_eq!(place.huge("taken", victim.pid()), before);
+    is_right(victim);
+}
+
 /// A daemon that is killed in the middle of an experiment leaves the process as it was.
 #[test]
 fn issue_33_4_a_daemon_that_is_killed_in_an_experiment_leaves_the_process_bare() {

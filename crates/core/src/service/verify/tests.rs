@@ -78,6 +78,11 @@ fn issue_33_4_what_pays_is_lifted_and_what_does_not_is_left_for_a_month() {
     assert!(verifier.begin(&b, end + month));
     let failed = end + month + 60;
     assert_eq!(verifier.end(Verdict::Unmeasured, failed), Some((b.clone(), failed + 24 * 3600)));
+    // Nor does that take a gain away which was measured before.
+    let late = failed + month;
+    assert!(verifier.begin(&a, late) && verifier.advise(&a, late) == Advice::Wait);
+    assert_eq!(verifier.end(Verdict::Unmeasured, late), Some((a.clone(), late + 24 * 3600)));
+    assert_eq!([0, 24 * 3600].map(|after| verifier.advise(&a, late + after)), [Advice::Lift, Advice::Wait]);
     // A later service knows it, and goes on with the pause. A clock that was wrong blocks nothing for longer than a month.
     let mut next = Verifier::new(Settings::default());
     next.remember(a.clone(), Verdict::Pays, 1 << 40, 1 << 50, 1000);
@@ -119,10 +124,7 @@ proptest! {
                     if verifier.begin(&program, now) {
                         prop_assert!(running.is_none());
                         prop_assert!(ended.is_none_or(|at| now >= at + settings.pause));
-                        if let Some((verdict, at)) = last.get(&program) {
-                            let least = if *verdict == Verdict::Unmeasured { 24 * 3600 } else { settings.again };
-                            prop_assert!(now >= at + least);
-                        }
+                        prop_assert!(last.get(&program).is_none_or(|(_, until)| now >= *until));
                         running = Some(program);
                     }
                 }
@@ -130,7 +132,11 @@ proptest! {
                     let done = verifier.end(verdict, now);
                     prop_assert_eq!(done.as_ref().map(|(program, _)| program), running.as_ref());
                     if let Some(program) = running.take() {
-                        last.insert(program, (verdict, now));
+                        let holds = if verdict == Verdict::Unmeasured { 24 * 3600 } else { settings.again };
+                        // What has paid is lifted on after an experiment without a result.
+                        let paid = last.get(&program).is_some_and(|(before, _)| *before == Verdict::Pays);
+                        let verdict = if verdict == Verdict::Unmeasured && paid { Verdict::Pays } else { verdict };
+                        last.insert(program, (verdict, now + holds));
                         ended = Some(now);
                     }
                 }
@@ -142,7 +148,7 @@ proptest! {
             for number in 0..6 {
                 let program = program(number);
                 let lifts = verifier.advise(&program, now) == Advice::Lift;
-                let pays = last.get(&program).is_some_and(|(verdict, at)| *verdict == Verdict::Pays && now < at + settings.again);
+                let pays = last.get(&program).is_some_and(|(verdict, until)| *verdict == Verdict::Pays && now < *until);
                 prop_assert_eq!(lifts, pays);
             }
         }
