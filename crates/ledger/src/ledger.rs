@@ -30,9 +30,11 @@ impl Ledger {
     /// Others can change it, a newer hugelift has written it, or the disk does not take it.
     pub fn open(path: &Path) -> Result<Ledger, LedgerError> {
         let place = Place::make(path)?;
+        place.make_file()?;
         match Ledger::open_at(&place.path()) {
             Err(error) if error.is_damage() => {
                 let aside = place.set_aside()?;
+                place.make_file()?;
                 Ok(Ledger { set_aside: Some(aside), ..Ledger::open_at(&place.path())? })
             }
             opened => opened,

@@ -6,8 +6,9 @@ use hugelift_linux::io::entry::{Entry, is_trusted, rename_to_free};
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 use std::ffi::OsString;
+use std::fs::OpenOptions;
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 /// The ledger of the machine.
@@ -17,8 +18,8 @@ pub const LEDGER: &str = "/var/lib/hugelift/ledger.db";
 const FOLDER: u32 = 0o700;
 /// The rights of others to write.
 const OTHERS_WRITE: u32 = 0o022;
-/// All rights of others. Whoever can open what SQLite keeps beside its file can lock it, also to read.
-const OTHERS: u32 = 0o077;
+/// The mode of the file, which what SQLite keeps beside it gets too. Whoever can open these to read can lock them.
+const FILE: u32 = 0o600;
 /// What SQLite keeps beside its file (sqlite.org/wal.html).
 const BESIDE: [&str; 2] = ["-wal", "-shm"];
 
@@ -41,6 +42,18 @@ impl Place {
         }
     }
 
+    /// Makes the file, empty, if it is not there.
+    ///
+    /// # Errors
+    /// The disk does not take it.
+    pub fn make_file(&self) -> Result<(), LedgerError> {
+        let made = OpenOptions::new().write(true).create_new(true).mode(FILE).open(self.path());
+        match made {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(failed(&self.path(), error)),
+            _ => Ok(()),
+        }
+    }
+
     /// Checks who can change the folder and the ledger, which need not be there.
     ///
     /// # Errors
@@ -52,7 +65,7 @@ impl Place {
         }
         let folder = entry.open_directory(OFlag::O_PATH | OFlag::O_DIRECTORY, Mode::empty());
         let meta = folder.and_then(|folder| folder.metadata()).map_err(|error| failed(path, error))?;
-        if !is_trusted(meta.uid()) || meta.mode() & OTHERS != 0 {
+        if !is_trusted(meta.uid()) || meta.mode() & OTHERS_WRITE != 0 {
             let path = entry.path();
             return Err(LedgerError::Exposed { path: path.parent().unwrap_or(Path::new("/")).into() });
         }
