@@ -82,6 +82,8 @@ one() {
 /// Lifts from outside what is not lifted from inside.
 const OUTSIDE: &str = "
 systemctl start calls
+# With Type=simple it has started before it is the program.
+until [ \"$(readlink /proc/$(pid calls)/exe)\" = /run/machine/served ]; do sleep 0.1; done
 ./hugelift attach --whole --backing thp --unit calls > attached 2>&1 || cat attached
 state calls attached
 ";
