@@ -292,7 +292,7 @@ fn issue_33_1_an_upgrade_moves_users_of_the_earlier_units_over() {
     let left: Vec<_> =
         fs::read_dir(&wants).expect("a folder").map(|e| e.expect("a link").file_name()).collect();
     assert_eq!(left, ["hugelift.service"]);
-    assert!(root.has("usr/lib/systemd/system/hugelift.service"));
+    assert!(root.path().join("usr/lib/systemd/system/hugelift.service").exists());
     assert!(!etc.join("keep.conf").exists() && etc.join("keep.conf.converted").exists());
     // The policy is in order, and takes what the earlier units did.
     let checked = root.shell("hugelift service check --json").bare();
