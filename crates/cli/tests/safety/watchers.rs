@@ -44,11 +44,11 @@ impl Place {
         self.path("service.sock")
     }
 
-    /// Configures 5000 missing files: the answer to a client is then larger than the buffer that the
+    /// Configures 4500 missing files: the answer to a client is then larger than the buffer that the
     /// kernel has for a client that does not read.
     fn configure_much(&self, more: &str) {
         let name = "x".repeat(200);
-        let names: Vec<String> = (0..5000).map(|i| format!("\"/no/{name}{i}\"")).collect();
+        let names: Vec<String> = (0..4500).map(|i| format!("\"/no/{name}{i}\"")).collect();
         self.configure(&format!("files = [{}]\n{more}", names.join(",")));
     }
 

@@ -43,7 +43,7 @@ fn set_up_from(archives: &[&str], offered: &[(&str, &str)], updated: &[(&str, &s
     for name in USED {
         symlink(find(name).expect("a program of every Debian"), path.join(name)).expect("symlink");
     }
-    for name in ["make", "gcc"] {
+    for name in ["make", "gcc", "musl-gcc"] {
         program(path, name, ":");
     }
     program(path, "cc", "echo /lib/libc.a");
