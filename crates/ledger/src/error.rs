@@ -17,6 +17,12 @@ pub enum LedgerError {
         /// What the kernel says.
         error: io::Error,
     },
+    /// There is none to read.
+    #[error("there is no ledger {path}: 'hugelift service' writes one (systemctl enable --now hugelift)")]
+    Missing {
+        /// The ledger.
+        path: Untrusted,
+    },
     /// Another user could change the ledger.
     #[error("{path} can be written to by other users than root; give it to root with mode 0700")]
     Exposed {

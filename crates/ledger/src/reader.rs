@@ -8,6 +8,7 @@ use crate::place::Place;
 use crate::schema::integer;
 use rusqlite::{Connection, OpenFlags, Row};
 use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
@@ -57,10 +58,10 @@ impl Reader {
     /// # Errors
     /// There is none, others can change it, or it is damaged or of a newer version.
     pub fn open(path: &Path) -> Result<Reader, LedgerError> {
-        let path = Place::find(path)?.path();
-        if let Err(error) = std::fs::metadata(&path) {
-            return Err(LedgerError::Place { path: (&path).into(), error });
+        if std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+            return Err(LedgerError::Missing { path: path.into() });
         }
+        let path = Place::find(path)?.path();
         Ok(Reader { connection: connect(&path, OpenFlags::SQLITE_OPEN_READ_ONLY)?, path })
     }
 

@@ -141,6 +141,11 @@ fn issue_33_4_a_folder_that_takes_nothing_is_one_line() {
         assert!(refusal(Path::new(path)).contains("ledger.db"));
         assert!(Reader::open(Path::new(path)).is_err());
     }
+    let said = Reader::open(Path::new("/proc/hugelift/ledger.db")).expect_err("there is none").to_string();
+    assert!(
+        said.contains("no ledger /proc/hugelift/ledger.db") && said.contains("enable --now hugelift"),
+        "{said}"
+    );
 }
 
 #[test]
