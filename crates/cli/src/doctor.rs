@@ -2,11 +2,12 @@
 //! `hugelift doctor`: finds what prevents huge pages on this machine or in a process.
 
 use crate::colour::When;
+use crate::commands_shown::run_shown;
 use crate::failure::{Exit, Failure};
 use crate::output;
 use crate::process_id;
 use clap::Args;
-use hugelift_core::printable::{Escape, text_to_parse};
+use hugelift_core::printable::Escape;
 use hugelift_doctor::facts::Facts;
 use hugelift_doctor::next::next;
 use hugelift_doctor::offers;
@@ -21,10 +22,8 @@ use hugelift_linux::io::terminal;
 use hugelift_linux::machine::tree::Tree;
 use hugelift_report::doctor::{Style, finding_text, measured, next as show_next, text, worth};
 use serde_json::{Value, json};
-use std::ffi::OsString;
 use std::io::{BufRead, IsTerminal};
 use std::path::PathBuf;
-use std::process::Command;
 
 /// Exit status where there is a problem or a warning, not only notes.
 const FOUND: i32 = 1;
@@ -161,17 +160,7 @@ fn fix(args: &DoctorArgs, findings: &[Finding], style: Style) -> Result<bool, Fa
         if ask && !agreed(style)? {
             continue;
         }
-        // The command is run as it is shown. PATH makes 'hugelift' in it this program.
-        let done = Command::new("sh")
-            .args(["-c", command])
-            .env("PATH", own_path())
-            .output()
-            .map_err(|e| format!("sh: {e}"))?;
-        if !done.status.success() {
-            let said = text_to_parse(&done.stderr);
-            let line = said.lines().next().unwrap_or_default();
-            return Err(format!("'{command}' failed ({}): {line}; run it as root (sudo)", done.status).into());
-        }
+        run_shown(command)?;
         print("  done\n", style)?;
         any = true;
     }
@@ -179,14 +168,6 @@ fn fix(args: &DoctorArgs, findings: &[Finding], style: Style) -> Result<bool, Fa
         print(&format!("\n{rest} more that you must decide on: hugelift doctor\n"), style)?;
     }
     Ok(any)
-}
-
-/// Returns PATH with the folder of this program in front.
-fn own_path() -> OsString {
-    let own = std::env::current_exe().ok().and_then(|exe| exe.parent().map(PathBuf::from));
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders = own.into_iter().chain(std::env::split_paths(&path));
-    std::env::join_paths(folders).unwrap_or(path)
 }
 
 fn agreed(style: Style) -> Result<bool, Failure> {

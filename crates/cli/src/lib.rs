@@ -10,6 +10,7 @@ mod align;
 mod attach;
 mod colour;
 mod command_line;
+mod commands_shown;
 mod compare;
 mod doctor;
 mod ending;

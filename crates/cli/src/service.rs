@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `hugelift service`: puts the programs of a machine on huge pages, as far as a policy says. [`hugelift_service`] does it.
 
+mod apply;
 mod report;
 
 use crate::failure::{Exit, Failure};
@@ -64,6 +65,7 @@ enum ServiceCommand {
     Check(CheckArgs),
     Status(StatusArgs),
     Report(report::ReportArgs),
+    Apply(apply::ApplyArgs),
 }
 
 /// Check the policy, and say which rule takes which process that runs
@@ -118,6 +120,7 @@ pub fn run(args: &ServiceArgs) -> Result<Exit, Failure> {
         Some(ServiceCommand::Check(args)) => check(args),
         Some(ServiceCommand::Status(args)) => show(args),
         Some(ServiceCommand::Report(args)) => report::run(args),
+        Some(ServiceCommand::Apply(args)) => apply::run(args),
         None => {
             daemon::run(args.policy.source(), args.socket.as_deref(), Some(args.ledger.clone()))?;
             Ok(Exit::SUCCESS)

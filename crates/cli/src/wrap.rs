@@ -12,7 +12,7 @@ use hugelift_core::printable::Escape;
 use hugelift_core::units::{self, Unit};
 use hugelift_lift::options::StartOptions;
 use hugelift_linux::io::console::{self, say};
-use hugelift_linux::io::entry::{Entry, is_trusted};
+use hugelift_linux::io::entry::{Entry, is_written_by_trusted_alone};
 use hugelift_linux::machine::tree::Tree;
 use hugelift_linux::machine::unit_files::{self, UnitFiles};
 use own::Own;
@@ -20,9 +20,6 @@ use place::Place;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use systemd::Systemd;
-
-/// The rights of others to write.
-const OTHERS_WRITE: u32 = 0o022;
 
 /// Have a service of systemd started on huge pages, by a drop-in
 ///
@@ -176,7 +173,7 @@ fn check(path: &Path, here: &Path) -> Result<(), Failure> {
     let failed = |error| Failure::new(format!("{}: {error}", here.escaped()));
     let entry = Entry::find(here).map_err(failed)?;
     let stat = entry.stat().map_err(failed)?;
-    if entry.exposed().is_some() || !is_trusted(stat.st_uid) || stat.st_mode & OTHERS_WRITE != 0 {
+    if entry.exposed().is_some() || !is_written_by_trusted_alone(stat.st_uid, stat.st_mode) {
         return refused("can be replaced by others than root and you");
     }
     Ok(())

@@ -21,6 +21,7 @@ mod files;
 pub mod limits;
 pub mod matching;
 pub mod metrics;
+pub mod offer;
 mod patterns;
 pub mod policy;
 pub mod rule;

@@ -15,6 +15,7 @@
 //! | [`alone`] | what the machine leaves to hugelift |
 //! | [`worth`] | the programs that are most worth a lift |
 //! | [`next`] | what to do next |
+//! | [`mod@pool_wanted`] | the pool that a program would use by itself |
 //!
 //! `hugelift_report::doctor` shows them to people.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
@@ -23,6 +24,7 @@ pub mod alone;
 pub mod facts;
 mod findings;
 pub mod next;
+pub mod pool_wanted;
 pub mod read;
 pub mod worth;
 

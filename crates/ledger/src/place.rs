@@ -2,7 +2,7 @@
 //! Where the ledger is, and who can change it there: root and the caller alone.
 
 use crate::error::LedgerError;
-use hugelift_linux::io::entry::{Entry, is_trusted, rename_to_free};
+use hugelift_linux::io::entry::{Entry, is_written_by_trusted_alone, rename_to_free};
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 use std::ffi::OsString;
@@ -16,8 +16,6 @@ pub const LEDGER: &str = "/var/lib/hugelift/ledger.db";
 
 /// The mode of a folder that is made for it.
 const FOLDER: u32 = 0o700;
-/// The rights of others to write.
-const OTHERS_WRITE: u32 = 0o022;
 /// The mode of the file, which what SQLite keeps beside it gets too. Whoever can open these to read can lock them.
 const FILE: u32 = 0o600;
 /// What SQLite keeps beside its file (sqlite.org/wal.html).
@@ -65,7 +63,7 @@ impl Place {
         }
         let folder = entry.open_directory(OFlag::O_PATH | OFlag::O_DIRECTORY, Mode::empty());
         let meta = folder.and_then(|folder| folder.metadata()).map_err(|error| failed(path, error))?;
-        if !is_trusted(meta.uid()) || meta.mode() & OTHERS_WRITE != 0 {
+        if !is_written_by_trusted_alone(meta.uid(), meta.mode()) {
             let path = entry.path();
             return Err(LedgerError::Exposed { path: path.parent().unwrap_or(Path::new("/")).into() });
         }
@@ -80,7 +78,7 @@ impl Place {
         match self.entry.open() {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
             Err(error) => Err(failed(&path, error)),
-            Ok((_, meta)) if !is_trusted(meta.uid()) || meta.mode() & OTHERS_WRITE != 0 => {
+            Ok((_, meta)) if !is_written_by_trusted_alone(meta.uid(), meta.mode()) => {
                 Err(LedgerError::Exposed { path: path.into() })
             }
             Ok(_) => Ok(()),

@@ -4,7 +4,7 @@
 //! Who writes them commands a daemon of root. So each file and folder, and each folder on the way to them, must
 //! be one that only root and the calling user can change. What is read is bounded, and nothing waits.
 
-use crate::io::entry::{Entry, is_trusted};
+use crate::io::entry::{Entry, is_written_by_trusted_alone};
 use hugelift_core::printable::{Escape, printable};
 use hugelift_core::service::source::Source;
 use nix::dir::Dir;
@@ -21,9 +21,6 @@ use std::path::Path;
 pub const MOST_BYTES: u64 = 1 << 20;
 /// The drop-ins at most.
 pub const MOST_DROP_INS: usize = 256;
-
-/// The bits of a mode that let others than the owner write.
-const OTHERS_WRITE: u32 = 0o022;
 
 /// What a missing main file means.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -113,7 +110,7 @@ fn find(path: &Path) -> Result<Entry, String> {
 
 /// Checks that only root and the calling user can change a file, or the names in a folder.
 fn check(path: &Path, meta: &Metadata) -> Result<(), String> {
-    match is_trusted(meta.uid()) && meta.mode() & OTHERS_WRITE == 0 {
+    match is_written_by_trusted_alone(meta.uid(), meta.mode()) {
         true => Ok(()),
         false => Err(refused(path, meta)),
     }

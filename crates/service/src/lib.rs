@@ -22,6 +22,7 @@ mod journal;
 mod kernel;
 pub mod machine;
 pub mod metrics;
+pub mod offers;
 mod pressure;
 mod publish;
 pub mod signals;

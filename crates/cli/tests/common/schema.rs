@@ -31,6 +31,7 @@ const SCHEMAS: &[(&str, &str)] = schemas![
     "prime-plan",
     "report",
     "service-check",
+    "service-offers",
     "service-report",
     "service-status",
     "stat",

@@ -317,6 +317,48 @@ fn a_file_in_use_is_primed_when_it_is_free() {
     daemon.until("its end", is_done);
 }
 
+/// A file in use is huge for those who start it later, once a copy has its place. That is a person's decision.
+#[test]
+fn issue_33_2_an_offer_is_listed_and_carried_out() {
+    let place = place!();
+    let user = Held::start(&Cmd::new([place.victim()]), None, &place.victim());
+    place.configure("interval = \"1s\"");
+    let mut daemon = place.start();
+    daemon.until("the user", |status| {
+        status["files"][0]["obstacles"].as_array().is_some_and(|o| o.iter().any(|o| o["reason"] == "in-use"))
+    });
+    let socket = place.path("service.sock").display().to_string();
+    let apply =
+        |more: &[&str]| Cmd::new([HUGELIFT, "service", "apply", "--socket", &socket]).args(more).bare();
+    let victim = place.victim().display().to_string();
+    let listed = apply(&["--json"]);
+    let offers: Value = serde_json::from_str(&listed.stdout).unwrap_or_else(|_| panic!("{listed:?}"));
+    fits("service-offers", &offers);
+    let is_ours = |offer: &&Value| offer["name"] == *victim;
+    let offer =
+        offers["offers"].as_array().unwrap().iter().find(is_ours).unwrap_or_else(|| panic!("{offers:#}"));
+    assert_eq!(offer["command"], format!("hugelift prime --replace {victim}"));
+    let shown = apply(&[]);
+    assert!(shown.stdout.contains(&format!("    run   hugelift prime --replace {victim}\n")), "{shown:?}");
+    let before = fs::read(place.victim()).unwrap();
+    // One that is not there changes nothing, wherever it is named.
+    let wrong = apply(&[&victim, "no-such\u{1b}[2J"]);
+    assert_eq!(wrong.end, End::Code(125), "{wrong:?}");
+    assert_eq!(
+        wrong.stderr,
+        "hugelift: there is no offer 'no-such\\x1b[2J'; hugelift service apply lists those that there are\n"
+    );
+    assert!(!place.is_huge());
+    let done = apply(&[&victim]);
+    assert_eq!(done.end, End::Code(0), "{done:?}");
+    assert!(done.stdout.contains(&format!("undo: hugelift prime --restore {victim}\n")), "{done:?}");
+    daemon.until("the copy", |status| is_done(status) && place.is_huge());
+    assert_eq!(fs::read(place.victim()).unwrap(), before);
+    assert_eq!(user.finish().stdout, "wrong 0\nready\nwrong 0\n");
+    let none = apply(&["--json"]);
+    assert!(!none.stdout.contains(&victim), "{none:?}");
+}
+
 /// Programs that read a file again and again, in a control group with far less memory than the file needs.
 struct Thrashing(Vec<Child>);
 

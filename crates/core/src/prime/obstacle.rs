@@ -141,7 +141,12 @@ impl Obstacle {
 
     /// Returns whether a re-laid copy of the file would not have this obstacle.
     pub fn is_cured_by_copy(&self) -> bool {
-        matches!(self, Obstacle::NotCongruent(_) | Obstacle::InUse(_) | Obstacle::Stays)
+        Obstacle::key_is_cured_by_copy(self.key())
+    }
+
+    /// Returns whether a re-laid copy of the file would not have the obstacle of this [`Obstacle::key`].
+    pub fn key_is_cured_by_copy(key: &str) -> bool {
+        ["not-congruent", "in-use", "stays-in-memory"].contains(&key)
     }
 
     /// Returns the processes that it names.

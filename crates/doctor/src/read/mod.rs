@@ -20,4 +20,6 @@ mod programs;
 mod shared;
 
 pub use machine::facts;
+pub use process::facts as process;
 pub use programs::programs;
+pub use shared::shared;

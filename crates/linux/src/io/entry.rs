@@ -60,6 +60,11 @@ pub fn is_trusted(uid: u32) -> bool {
     uid == 0 || uid == nix::unistd::geteuid().as_raw() || is_roots()
 }
 
+/// Returns whether root and the caller alone may write to a file or directory of this owner and this mode (inode(7)).
+pub fn is_written_by_trusted_alone(uid: u32, mode: u32) -> bool {
+    is_trusted(uid) && mode & (libc::S_IWGRP | libc::S_IWOTH) == 0
+}
+
 /// Returns whether only root and the caller can change a file or directory. A group may write to a sticky
 /// directory: it cannot change the names of others there.
 fn is_ours_alone(stat: &FileStat) -> bool {
