@@ -11,12 +11,14 @@
 //! | [`written`] | the files as they are written, which is the reference of all keys |
 //! | [`rule`], [`matching`] | a rule and its conditions |
 //! | [`acts`] | what may be done with a process |
+//! | [`container`] | the container of a process |
 //! | [`limits`], [`share`], [`metrics`] | the rest of the configuration |
 //! | [`verify`] | which programs are lifted because an experiment has shown a gain |
 //! | [`source`] | a file by its name and its text |
 //! | [`mod@unit`] | the systemd unit of a process |
 
 pub mod acts;
+pub mod container;
 mod files;
 pub mod limits;
 pub mod matching;

@@ -5,7 +5,8 @@
 //! rule that does not say whose processes it takes, and that does something with them, takes those of root and
 //! of system users alone, unless it has `any_user = true`.
 
-use crate::service::patterns::{Paths, Units, Users};
+use crate::service::container::described::Container;
+use crate::service::patterns::{Names, Paths, Units, Users};
 use crate::service::unit::system_unit;
 use std::fmt;
 use std::path::Path;
@@ -27,6 +28,8 @@ pub struct Facts<'a> {
     pub user: Option<&'a str>,
     /// The path of its control group (version 2), behind the `0::` of `/proc/PID/cgroup`.
     pub cgroup: &'a str,
+    /// What is known about its container; `None` if it is in none.
+    pub container: Option<&'a Container>,
     /// Bytes of code that it maps.
     pub code: u64,
     /// The time since its start.
@@ -52,6 +55,12 @@ pub enum Condition {
     User,
     /// `program`: its executable.
     Program,
+    /// `image`: the image of its container.
+    Image,
+    /// `label`: a label of its container or pod.
+    Label,
+    /// `namespace`: the namespace of its pod.
+    Namespace,
     /// Neither `user` nor `any_user = true`: its user is root or a system user.
     SystemUser,
     /// `larger_than`: it maps more bytes of code.
@@ -62,11 +71,14 @@ pub enum Condition {
 
 impl Condition {
     /// All of them, in the order in which they are tried.
-    pub const ALL: [Condition; 7] = [
+    pub const ALL: [Condition; 10] = [
         Condition::Unit,
         Condition::Cgroup,
         Condition::User,
         Condition::Program,
+        Condition::Image,
+        Condition::Label,
+        Condition::Namespace,
         Condition::SystemUser,
         Condition::LargerThan,
         Condition::OlderThan,
@@ -81,6 +93,9 @@ impl fmt::Display for Condition {
             Condition::Cgroup => "cgroup",
             Condition::User => "user",
             Condition::Program => "program",
+            Condition::Image => "image",
+            Condition::Label => "label",
+            Condition::Namespace => "namespace",
             Condition::SystemUser => "any_user",
             Condition::LargerThan => "larger_than",
             Condition::OlderThan => "older_than",
@@ -95,6 +110,9 @@ pub struct Conditions {
     pub(super) cgroup: Option<Paths>,
     pub(super) user: Option<Users>,
     pub(super) program: Option<Paths>,
+    pub(super) image: Option<Names>,
+    pub(super) label: Option<Names>,
+    pub(super) namespace: Option<Names>,
     pub(super) system_user: bool,
     pub(super) larger_than: Option<u64>,
     pub(super) older_than: Option<Duration>,
@@ -116,6 +134,11 @@ impl Conditions {
             Condition::Cgroup => is_none_or_holds(self.cgroup.as_ref(), Path::new(facts.cgroup)),
             Condition::User => self.user.as_ref().is_none_or(|users| users.hold(facts.uid, facts.user)),
             Condition::Program => is_none_or_holds(self.program.as_ref(), facts.program),
+            Condition::Image => has(self.image.as_ref(), facts.container.map(|its| &its.images)),
+            Condition::Label => has(self.label.as_ref(), facts.container.map(|its| &its.labels)),
+            Condition::Namespace => {
+                has(self.namespace.as_ref(), facts.container.and_then(|its| its.namespace.as_ref()).map(Some))
+            }
             Condition::SystemUser => !self.system_user || facts.is_of_system(),
             Condition::LargerThan => self.larger_than.is_none_or(|bytes| facts.code > bytes),
             Condition::OlderThan => self.older_than.is_none_or(|time| facts.age > time),
@@ -129,6 +152,9 @@ impl Conditions {
             Condition::Cgroup => self.cgroup.as_ref().map(|paths| paths.written.to_string()),
             Condition::User => self.user.as_ref().map(|users| users.written.to_string()),
             Condition::Program => self.program.as_ref().map(|paths| paths.written.to_string()),
+            Condition::Image => self.image.as_ref().map(|names| names.written.to_string()),
+            Condition::Label => self.label.as_ref().map(|names| names.written.to_string()),
+            Condition::Namespace => self.namespace.as_ref().map(|names| names.written.to_string()),
             Condition::SystemUser => self.system_user.then(|| "root or a system user".to_string()),
             Condition::LargerThan => self.larger_than.map(|bytes| format!("{bytes} bytes")),
             Condition::OlderThan => self.older_than.map(|time| format!("{time:?}")),
@@ -146,6 +172,11 @@ impl Conditions {
         let left = self.older_than?.checked_sub(age)?;
         Some(left.saturating_add(Duration::from_nanos(1)))
     }
+}
+
+/// Returns whether there are no patterns, or one of the names of the container matches one of them.
+fn has<'n>(patterns: Option<&Names>, names: Option<impl IntoIterator<Item = &'n String>>) -> bool {
+    patterns.is_none_or(|patterns| names.is_some_and(|names| patterns.hold(names)))
 }
 
 fn is_none_or_holds(paths: Option<&Paths>, path: &Path) -> bool {

@@ -134,6 +134,44 @@ impl Units {
     }
 }
 
+/// Patterns of names, or of labels.
+#[derive(Clone, Debug)]
+pub struct Names {
+    /// As it is written.
+    pub written: Patterns,
+    globs: GlobSet,
+}
+
+impl Names {
+    /// Prepares the patterns of names.
+    ///
+    /// # Errors
+    /// Returns the pattern that is malformed.
+    pub fn new(written: &Patterns) -> Result<Names, String> {
+        let globs = written.matcher(|pattern| Ok(pattern.to_string()))?;
+        Ok(Names { written: written.clone(), globs })
+    }
+
+    /// Prepares the patterns of labels, each of which is `key=value`.
+    ///
+    /// # Errors
+    /// Returns the pattern that is malformed, or that no label matches.
+    pub fn labels(written: &Patterns) -> Result<Names, String> {
+        let globs = written.matcher(|pattern| match pattern.contains(['=', '*']) {
+            true => Ok(pattern.to_string()),
+            false => {
+                Err(format!("'{pattern}' matches no label; write key=value, or {pattern}=* for any value"))
+            }
+        })?;
+        Ok(Names { written: written.clone(), globs })
+    }
+
+    /// Returns whether one of these names matches one of the patterns.
+    pub fn hold<'n>(&self, names: impl IntoIterator<Item = &'n String>) -> bool {
+        names.into_iter().any(|name| self.globs.is_match(name))
+    }
+}
+
 /// Patterns of the names of users, and numbers of users.
 #[derive(Clone, Debug)]
 pub struct Users {

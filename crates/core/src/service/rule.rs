@@ -4,7 +4,7 @@
 use crate::quantity;
 use crate::service::acts::{Act, Acts};
 use crate::service::matching::Conditions;
-use crate::service::patterns::{Paths, Units, Users};
+use crate::service::patterns::{Names, Paths, Units, Users};
 use crate::service::source::{Place, Source};
 use crate::service::written::WrittenRule;
 use crate::toml_text::{Wrong, checked};
@@ -96,6 +96,9 @@ fn conditions(rule: &WrittenRule, acts: Acts) -> Result<Conditions, Wrong> {
         cgroup: checked("cgroup", rule.cgroup.as_ref(), Paths::new)?,
         user: checked("user", rule.user.as_ref(), Users::new)?,
         program: checked("program", rule.program.as_ref(), Paths::new)?,
+        image: checked("image", rule.image.as_ref(), Names::new)?,
+        label: checked("label", rule.label.as_ref(), Names::labels)?,
+        namespace: checked("namespace", rule.namespace.as_ref(), Names::new)?,
         // Nobody gains by being left alone.
         system_user: rule.user.is_none() && any_user.is_none() && !acts.is_empty(),
         larger_than: checked("larger_than", rule.larger_than.as_ref(), |text| quantity::bytes(text))?,

@@ -8,6 +8,7 @@ use super::source::Source;
 use std::path::Path;
 use std::time::Duration;
 
+mod containers;
 mod errors;
 mod first_match;
 
@@ -25,6 +26,7 @@ fn mariadb() -> Facts<'static> {
         uid: 998,
         user: Some("mysql"),
         cgroup: "/system.slice/mariadb.service",
+        container: None,
         code: 24 << 20,
         age: Duration::from_secs(60),
     }

@@ -25,6 +25,9 @@
 //! cgroup = "/system.slice/*"      # * matches / too
 //! user = ["mysql", "998"]         # by name or by number
 //! program = "/usr/sbin/mariadbd"
+//! image = "docker.io/library/mariadb:*"  # of its container, as the runtime names it
+//! label = "app=mariadb*"          # of its container or pod: key=value
+//! namespace = "shop"              # of its pod in Kubernetes
 //! larger_than = "20M"             # bytes of mapped code
 //! older_than = "10s"              # since the start of the process
 //! do = ["pagecache", "code"]      # [] leaves it alone
@@ -106,6 +109,12 @@ pub struct WrittenRule {
     pub user: Option<Spanned<Patterns>>,
     /// Paths of executables.
     pub program: Option<Spanned<Patterns>>,
+    /// Names of images.
+    pub image: Option<Spanned<Patterns>>,
+    /// Labels, each as `key=value`.
+    pub label: Option<Spanned<Patterns>>,
+    /// Namespaces of Kubernetes.
+    pub namespace: Option<Spanned<Patterns>>,
     /// A size.
     pub larger_than: Option<Spanned<String>>,
     /// A time.
@@ -124,7 +133,8 @@ pub struct WrittenRule {
 impl WrittenRule {
     /// Returns the bytes of all patterns.
     pub fn pattern_bytes(&self) -> usize {
-        let all = [&self.unit, &self.cgroup, &self.user, &self.program];
-        all.into_iter().flatten().map(|patterns| patterns.get_ref().bytes()).sum()
+        let of_process = [&self.unit, &self.cgroup, &self.user, &self.program];
+        let of_container = [&self.image, &self.label, &self.namespace];
+        of_process.into_iter().chain(of_container).flatten().map(|patterns| patterns.get_ref().bytes()).sum()
     }
 }
