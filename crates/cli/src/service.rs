@@ -58,6 +58,10 @@ struct PolicyFiles {
     /// The folder of further files, *.toml, whose rules come first
     #[arg(long, value_name = "FOLDER", default_value = DROP_INS)]
     drop_ins: PathBuf,
+
+    /// The pods of Kubernetes in JSON, as kubectl get pods -A -o json gives them; read again when the file changes
+    #[arg(long, value_name = "FILE")]
+    pods: Option<PathBuf>,
 }
 
 #[derive(Subcommand, Debug)]
@@ -130,7 +134,7 @@ pub fn run(args: &ServiceArgs) -> Result<Exit, Failure> {
 
 impl PolicyFiles {
     fn source(&self) -> Source {
-        Source { config: self.config.clone(), drop_ins: self.drop_ins.clone() }
+        Source { config: self.config.clone(), drop_ins: self.drop_ins.clone(), pods: self.pods.clone() }
     }
 
     fn policy(&self) -> Result<Policy, Failure> {
@@ -148,7 +152,7 @@ fn show(args: &StatusArgs) -> Result<Exit, Failure> {
 
 fn check(args: &CheckArgs) -> Result<Exit, Failure> {
     let policy = args.policy.policy()?;
-    let mut processes = explain(&policy, args.pid)?;
+    let mut processes = explain(&policy, args.pid, args.policy.pods.clone())?;
     let is_shown =
         |one: &Explained| args.all || args.pid.is_some() || one.is_taken && one.code_bytes >= LEAST;
     processes.retain(is_shown);

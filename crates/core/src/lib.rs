@@ -37,6 +37,7 @@ pub mod maps;
 pub mod model;
 pub mod mounts;
 pub mod nothing;
+pub mod overlay;
 pub mod path_json;
 pub mod placement;
 pub mod plan;

@@ -63,7 +63,7 @@ pub fn run(source: Source, socket: Option<&Path>, ledger: Option<PathBuf>) -> Re
         }
     };
     raise_file_limit();
-    let machine = MachineThread::start(settings.policy.clone(), memory(), ledger)?;
+    let machine = MachineThread::start(settings.policy.clone(), memory(), ledger, source.pods.clone())?;
     let (folders, changes) = watch::start()?;
     let mut daemon = Daemon {
         group: settings.keep.group.clone(),

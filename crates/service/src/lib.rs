@@ -8,7 +8,8 @@
 //!   worker    a thread: finds the files, primes them, locks them
 //! ```
 //!
-//! A policy (`hugelift service`) adds the processes of the machine: see [`machine`].
+//! A policy (`hugelift service`) adds the processes of the machine: see [`machine`]. What runtimes say of their containers: see
+//! [`containers`].
 //!
 //! The loop waits neither for the thread nor for a client. The daemon holds only mappings and a
 //! socket: if it is killed, only the socket's name is left, which the next daemon replaces.
@@ -16,6 +17,7 @@
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod answers;
+pub mod containers;
 pub mod daemon;
 mod files;
 mod journal;

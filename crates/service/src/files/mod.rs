@@ -4,7 +4,9 @@
 
 pub mod file;
 pub mod keeper;
+pub mod layers;
 pub mod observed;
+pub mod place;
 pub mod settings;
 pub mod wanted;
 pub mod watch;

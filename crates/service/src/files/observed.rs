@@ -6,13 +6,15 @@
 //! could put a link there to a file that is none of his business, or that never answers.
 
 use super::file::KeptFile;
+use super::layers::Layers;
+use super::place::is_kept;
 use hugelift_core::maps::Mapping;
 use hugelift_core::proc_stat::Identity;
-use hugelift_linux::io::entry::{Entry, is_trusted};
 use hugelift_linux::io::open;
 use hugelift_linux::proc::mapped::MappedFiles;
 use hugelift_linux::proc::procfs::Process;
 use std::collections::{BTreeMap, HashSet};
+use std::fs::Metadata;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -25,8 +27,6 @@ const REMEMBERED: Duration = Duration::from_secs(7 * 24 * 3600);
 const AGAIN: Duration = Duration::from_secs(60);
 /// A mapping without a whole huge page gains nothing.
 const LEAST: u64 = 2 << 20;
-/// The largest file: of a file each huge page is counted, whether it is there or a hole.
-const LARGEST: u64 = 1 << 40;
 
 /// The files of the processes that the policy takes.
 #[derive(Debug, Default)]
@@ -62,20 +62,20 @@ impl Observed {
     }
 }
 
-/// Returns the paths of the files that a process has mapped, of which a mapping may hold a huge page, and to which these paths
-/// lead here: in a container they may lead to others.
+/// Returns the paths of the files that a process has mapped, of which a mapping may hold a huge page. They lead to these
+/// files here: in a container the paths of the process may lead to others.
 fn mapped((pid, start): Identity) -> Vec<PathBuf> {
     let process = Process::new(pid).with_memory();
     let Ok(mappings) = process.maps() else { return Vec::new() };
-    let files = MappedFiles::of(process);
+    let (files, layers) = (MappedFiles::of(process), Layers::of(process));
     let mut known = HashSet::new();
     let is_file = |mapping: &Mapping| {
         mapping.is_file() && !mapping.deleted && mapping.path.has_root() && mapping.range.len() >= LEAST
     };
     let mut found: Vec<PathBuf> = Vec::new();
     for mapping in mappings.iter().filter(|mapping| is_file(mapping)) {
-        if found.len() < MOST_OF_ONE && known.insert(mapping.file) && leads_to(&files, mapping) {
-            found.push(mapping.path.clone());
+        if found.len() < MOST_OF_ONE && known.insert(mapping.file) {
+            found.extend(place(&files, &layers, mapping));
         }
     }
     // The id may be another process's since.
@@ -83,20 +83,19 @@ fn mapped((pid, start): Identity) -> Vec<PathBuf> {
     if is_it { found } else { Vec::new() }
 }
 
-/// Returns whether the path of a mapping leads to its file here, and nobody but root can change that.
-fn leads_to(files: &MappedFiles, mapping: &Mapping) -> bool {
-    let Ok(file) = files.find(mapping) else { return false };
-    is_kept(&mapping.path)
-        && KeptFile::open(&mapping.path).is_ok_and(|here| here.id() == open::id(&file.meta))
+/// Returns a path that leads to the file of a mapping here, and that nobody but root can change: its own, or that of the layer
+/// of an overlay.
+fn place(files: &MappedFiles, layers: &Layers, mapping: &Mapping) -> Option<PathBuf> {
+    let file = files.find(mapping).ok()?;
+    match leads_to(&mapping.path, &file.meta) {
+        true => Some(mapping.path.clone()),
+        false => layers.find(mapping, &file.meta),
+    }
 }
 
-/// Returns whether a file of root's or of the own user's is at this path, and nobody else can put another there. What is larger
-/// than [`LARGEST`] or has mostly holes is left out.
-pub fn is_kept(path: &Path) -> bool {
-    let Ok(entry) = Entry::find(path) else { return false };
-    let Ok(stat) = entry.stat() else { return false };
-    let (len, there) = (stat.st_size.cast_unsigned(), stat.st_blocks.cast_unsigned().saturating_mul(512));
-    entry.exposed().is_none() && is_trusted(stat.st_uid) && len <= LARGEST && there >= len / 2
+/// Returns whether a path leads to this file here, and nobody but root can change that.
+fn leads_to(path: &Path, file: &Metadata) -> bool {
+    is_kept(path) && KeptFile::open(path).is_ok_and(|here| here.id() == open::id(file))
 }
 
 #[cfg(test)]
@@ -132,31 +131,5 @@ mod tests {
         child.wait().expect("its end");
         observed.see(&[]);
         assert!(has(&observed, &large) && observed.read.is_empty());
-    }
-
-    #[test]
-    fn issue_33_2_files_that_others_can_replace_are_not_remembered() {
-        use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
-        let dir = tempfile::tempdir().expect("a folder");
-        let at = |name: &str| dir.path().join(name);
-        std::fs::create_dir(at("open")).expect("a folder");
-        for path in [at("ours"), at("open/file")] {
-            std::fs::write(path, vec![1; 4 << 20]).expect("write");
-        }
-        assert!(is_kept(&at("ours")) && is_kept(&at("open/file")));
-        std::fs::set_permissions(at("open"), std::fs::Permissions::from_mode(0o777)).expect("chmod");
-        assert!(!is_kept(&at("open/file")), "anybody can put another file there");
-        symlink(at("open/file"), at("link")).expect("a link");
-        assert!(!is_kept(&at("link")));
-        assert!(!is_kept(&at("nothing")));
-        // Of 64 GB there are 4 MB.
-        let sparse = std::fs::File::options().write(true).open(at("ours")).expect("open");
-        sparse.set_len(64 << 30).expect("ftruncate");
-        assert!(!is_kept(&at("ours")));
-        if nix::unistd::geteuid().is_root() {
-            std::fs::write(at("theirs"), vec![1; 4 << 20]).expect("write");
-            chown(at("theirs"), Some(65534), None).expect("chown");
-            assert!(!is_kept(&at("theirs")), "its owner can put a link there");
-        }
     }
 }

@@ -29,6 +29,8 @@ pub struct Source {
     pub config: PathBuf,
     /// The folder of further files, whose rules come first.
     pub drop_ins: PathBuf,
+    /// The file of pods, if one is given.
+    pub pods: Option<PathBuf>,
 }
 
 impl Source {

@@ -2,7 +2,7 @@
 //! Finds the files that a configuration names.
 
 use super::file::KeptFile;
-use super::observed::is_kept;
+use super::place::is_kept;
 use hugelift_core::keep::{Config, base_of};
 use hugelift_core::maps::FileId;
 use hugelift_linux::elf::elf_file::ElfFile;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which rule of a policy takes which process that runs, and why: `hugelift service check`.
 
-use crate::machine::users::Users;
+use crate::machine::surroundings::Surroundings;
 use crate::machine::watched::facts;
 use hugelift_core::addr::human_bytes;
 use hugelift_core::printable::Untrusted;
@@ -9,6 +9,7 @@ use hugelift_core::service::policy::{Policy, Taker};
 use hugelift_linux::proc::census::{Known, Reader};
 use hugelift_linux::proc::procfs::Process;
 use serde::Serialize;
+use std::path::PathBuf;
 
 /// What a policy says of a process.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -27,6 +28,8 @@ pub struct Explained {
     pub acts: Vec<String>,
     /// Bytes of copies that it may have; none for as much as all may have.
     pub budget_bytes: Option<u64>,
+    /// What is known about its container, in words; none if it is in none.
+    pub container: Option<Untrusted>,
     /// Bytes of code that it maps, at least.
     pub code_bytes: u64,
     /// The rules that were tried before, and the first condition of each that does not hold.
@@ -44,12 +47,13 @@ pub struct Passed {
     pub asks: Option<String>,
 }
 
-/// Explains each process that runs, or this one alone. Threads of the kernel and what may not be read are left out.
+/// Explains each process that runs, or this one alone. `pods` is the path of the file of pods.
+/// Threads of the kernel and what may not be read are left out.
 ///
 /// # Errors
 /// One line: /proc cannot be read, or there is no such process.
-pub fn explain(policy: &Policy, pid: Option<u32>) -> Result<Vec<Explained>, String> {
-    let (mut reader, users) = (Reader::new(), Users::read());
+pub fn explain(policy: &Policy, pid: Option<u32>, pods: Option<PathBuf>) -> Result<Vec<Explained>, String> {
+    let (mut reader, mut surroundings) = (Reader::new(), Surroundings::read(pods));
     let pids = match pid {
         Some(pid) => vec![pid],
         None => Process::all().map_err(|error| format!("cannot list /proc: {error}"))?,
@@ -57,7 +61,7 @@ pub fn explain(policy: &Policy, pid: Option<u32>) -> Result<Vec<Explained>, Stri
     let mut all = Vec::new();
     for one in pids {
         match reader.read(one) {
-            Ok(known) => all.extend(of(policy, &mut reader, &users, &known)),
+            Ok(known) => all.extend(of(policy, &mut reader, &mut surroundings, &known)),
             Err(error) if pid.is_some() => return Err(error.to_string()),
             Err(_) => {}
         }
@@ -68,8 +72,8 @@ pub fn explain(policy: &Policy, pid: Option<u32>) -> Result<Vec<Explained>, Stri
     }
 }
 
-fn of(policy: &Policy, reader: &mut Reader, users: &Users, known: &Known) -> Option<Explained> {
-    facts(reader, users, known, |facts| {
+fn of(policy: &Policy, reader: &mut Reader, surroundings: &mut Surroundings, known: &Known) -> Option<Explained> {
+    facts(reader, surroundings, known, |facts| {
         let taken = policy.rule_for(facts);
         let passed = taken.passed.iter().map(|passed| Passed {
             rule: passed.rule.name.clone(),
@@ -84,6 +88,7 @@ fn of(policy: &Policy, reader: &mut Reader, users: &Users, known: &Known) -> Opt
             is_taken: !matches!(taken.by, Taker::Nobody) && !taken.acts.is_empty(),
             acts: taken.acts.iter().map(|act| act.to_string()).collect(),
             budget_bytes: taken.budget,
+            container: facts.container.map(|container| container.to_string().as_str().into()),
             code_bytes: facts.code,
             passed: passed.collect(),
         }
@@ -106,12 +111,16 @@ impl Explained {
         format!("{} {}, {code} of code: {by}: {acts}", self.pid, self.program)
     }
 
-    /// Returns the lines that say why the rules before do not take it.
+    /// Returns the lines that say what is known about its container, and why the rules before do not take it.
     pub fn why(&self) -> Vec<String> {
         let line = |passed: &Passed| {
             let asks = passed.asks.as_ref().map(|asks| format!(" ({asks})")).unwrap_or_default();
             format!("rule {} does not take it: {}{asks} does not hold", passed.rule, passed.condition)
         };
-        self.passed.iter().map(line).collect()
+        let container = self.container.iter().map(|container| match container.to_string().is_empty() {
+            true => "it is in a container of which no runtime says anything".to_string(),
+            false => format!("its container: {container}"),
+        });
+        container.chain(self.passed.iter().map(line)).collect()
     }
 }

@@ -40,17 +40,23 @@ pub struct MachineThread {
 }
 
 impl MachineThread {
-    /// Starts it. `memory` is that of the machine, in bytes, and `ledger` the path of the ledger.
+    /// Starts it. `memory` is that of the machine, in bytes, `ledger` the path of the ledger, and `pods` that
+    /// of the file of pods.
     ///
     /// # Errors
     /// There can be no thread, or no pipe.
-    pub fn start(policy: Policy, memory: u64, ledger: Option<PathBuf>) -> Result<MachineThread, String> {
+    pub fn start(
+        policy: Policy,
+        memory: u64,
+        ledger: Option<PathBuf>,
+        pods: Option<PathBuf>,
+    ) -> Result<MachineThread, String> {
         let failed = |e: std::io::Error| format!("cannot start a thread: {e}");
         let (woken, wake) = std::io::pipe().map_err(failed)?;
         let (orders, for_thread) = channel();
         let seen: Arc<Mutex<Arc<Seen>>> = Arc::default();
         let shown = Arc::clone(&seen);
-        let body = move || watch(Watched::start(policy, memory, ledger), &for_thread, woken, &shown);
+        let body = move || watch(Watched::start(policy, memory, ledger, pods), &for_thread, woken, &shown);
         let thread = std::thread::Builder::new().name("machine".into()).spawn(body).map_err(failed)?;
         Ok(MachineThread { orders, wake, seen, thread })
     }

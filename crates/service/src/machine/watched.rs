@@ -4,7 +4,7 @@
 
 use super::Machine;
 use super::taken::Taken;
-use super::users::Users;
+use super::surroundings::Surroundings;
 use crate::journal::{Level, log};
 use hugelift_core::census::{Census, Settings};
 use hugelift_core::maps::FileId;
@@ -70,7 +70,8 @@ pub struct Watched {
     connector: Option<Connector>,
     census: Census,
     reader: Reader,
-    users: Users,
+    surroundings: Surroundings,
+    pods: Option<PathBuf>,
     /// The processes that the policy takes.
     pub machine: Machine,
     /// When the census is asked again.
@@ -82,8 +83,9 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// Begins to watch. `memory` is that of the machine, in bytes, and `ledger` the path of the ledger.
-    pub fn start(policy: Policy, memory: u64, ledger: Option<PathBuf>) -> Watched {
+    /// Begins to watch. `memory` is that of the machine, in bytes, `ledger` the path of the ledger, and
+    /// `pods` that of the file of pods.
+    pub fn start(policy: Policy, memory: u64, ledger: Option<PathBuf>, pods: Option<PathBuf>) -> Watched {
         let connector = Connector::open(Wanted::Programs);
         if let Err(why) = &connector {
             log(
@@ -98,7 +100,8 @@ impl Watched {
             census: Census::new(settings, connector.is_some()),
             connector,
             reader: Reader::new(),
-            users: Users::read(),
+            surroundings: Surroundings::read(pods.clone()),
+            pods,
             machine: Machine::new(policy, memory, ledger),
             wake_at: Instant::now(),
             listens: false,
@@ -110,7 +113,7 @@ impl Watched {
     pub fn obey(&mut self, policy: Policy, memory: u64) {
         // All are read anew, each as if it had just started.
         self.census = Census::new(settings(&policy, memory), self.connector.is_some());
-        (self.users, self.reader) = (Users::read(), Reader::new());
+        (self.surroundings, self.reader) = (Surroundings::read(self.pods.clone()), Reader::new());
         self.machine.obey(policy, memory);
         self.wake_at = Instant::now();
     }
@@ -201,7 +204,7 @@ impl Watched {
     fn see(&mut self, known: &Known) -> bool {
         let (machine, build_id) = (&mut self.machine, known.build_id().unwrap_or_default());
         let see = |facts: &Facts| machine.see(known.identity, known.stack, build_id, facts);
-        facts(&mut self.reader, &self.users, known, see).unwrap_or(false)
+        facts(&mut self.reader, &mut self.surroundings, known, see).unwrap_or(false)
     }
 
     /// Returns the descriptors to wait for.
@@ -244,7 +247,7 @@ impl Watched {
 /// Calls `with` with what the policy is to know of a process; `None` if it is a thread of the kernel, or may not be read.
 pub fn facts<T>(
     reader: &mut Reader,
-    users: &Users,
+    surroundings: &mut Surroundings,
     known: &Known,
     with: impl FnOnce(&Facts) -> T,
 ) -> Option<T> {
@@ -256,11 +259,14 @@ pub fn facts<T>(
     }
     let owner = reader.owner(known.identity);
     let uid = owner.real_uid?;
+    let cgroup = owner.group.as_deref().and_then(Path::to_str).unwrap_or_default();
+    let container = surroundings.containers.of(cgroup);
     Some(with(&Facts {
         program: &executable.path,
         uid,
-        user: users.name(uid),
-        cgroup: owner.group.as_deref().and_then(Path::to_str).unwrap_or_default(),
+        user: surroundings.users.name(uid),
+        cgroup,
+        container: container.as_ref(),
         code: known.code_bytes(),
         age: age(known.identity.1),
     }))

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The layers of an overlay (overlayfs), as `/proc/PID/mountinfo` shows them, and where a file of it can lie in them.
+//!
+//! A container's files are those of the layers of its image. The paths of the layers are as whoever mounted has given them:
+//! containerd and Docker shorten them to paths below the folder that has all layers.
+
+use crate::mounts::Device;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::{Component, Path, PathBuf};
+
+/// The folders that have all layers: of Podman and CRI-O, of Docker, and of containerd and its kin.
+const STORES: [&str; 4] = [
+    "/var/lib/containers/storage/overlay",
+    "/var/lib/docker/overlay2",
+    "/var/lib/containerd/io.containerd.snapshotter.v1.overlayfs/snapshots",
+    "/var/lib/rancher/k3s/agent/containerd/io.containerd.snapshotter.v1.overlayfs/snapshots",
+];
+/// As many layers as the kernel takes (`OVL_MAX_STACK` of fs/overlayfs).
+const MOST_LAYERS: usize = 500;
+
+/// A mounted overlay.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Overlay {
+    /// Its device.
+    pub device: Device,
+    /// Which of its folders is mounted.
+    root: PathBuf,
+    /// Where it is mounted.
+    point: PathBuf,
+    /// The layers, the uppermost first.
+    layers: Vec<PathBuf>,
+}
+
+/// Parses `/proc/PID/mountinfo` (proc_pid_mountinfo(5)). A line that cannot be understood is left out.
+pub fn parse(mountinfo: &[u8]) -> Vec<Overlay> {
+    mountinfo.split(|byte| *byte == b'\n').filter_map(line).collect()
+}
+
+/// Returns the paths where the file at `path` of the overlay `device` can lie, in the order in which the layers hide each other.
+/// The overlay must be mounted there.
+pub fn places(overlays: &[Overlay], device: Device, path: &Path) -> Vec<PathBuf> {
+    let its = overlays.iter().filter(|one| one.device == device && path.starts_with(&one.point));
+    // The last of several at one place hides the others.
+    its.max_by_key(|one| one.point.as_os_str().len()).map(|one| one.places(path)).unwrap_or_default()
+}
+
+impl Overlay {
+    fn places(&self, path: &Path) -> Vec<PathBuf> {
+        let below = path.strip_prefix(&self.point).unwrap_or(path);
+        let inside: PathBuf = self.root.components().chain(below.components()).filter(is_name).collect();
+        let layers = self.layers.iter().flat_map(|layer| self.whole(layer));
+        layers.map(|layer| layer.join(&inside)).collect()
+    }
+
+    /// Returns the paths that a layer can have: itself, or below the folders that have all layers.
+    fn whole(&self, layer: &Path) -> Vec<PathBuf> {
+        if layer.has_root() {
+            return vec![layer.into()];
+        }
+        // The upper layer is `ID/diff` or `NUMBER/fs` there.
+        let upper = self.layers.first().filter(|upper| upper.has_root());
+        let own = upper.and_then(|upper| upper.parent()?.parent()).map(Path::to_path_buf);
+        let stores: Vec<PathBuf> = match own {
+            Some(own) => vec![own],
+            None => STORES.map(PathBuf::from).into(),
+        };
+        stores.into_iter().map(|store| store.join(layer)).collect()
+    }
+}
+
+fn is_name(component: &Component) -> bool {
+    matches!(component, Component::Normal(_))
+}
+
+/// Parses `77 50 0:41 / / rw,relatime shared:1 - overlay overlay rw,lowerdir=/a:/b,upperdir=/c,workdir=/d`.
+fn line(line: &[u8]) -> Option<Overlay> {
+    let mut words = line.split(|byte| *byte == b' ');
+    let device = std::str::from_utf8(words.nth(2)?).ok()?;
+    let (major, minor) = device.split_once(':')?;
+    let (root, point) = (path(&unescaped(words.next()?)), path(&unescaped(words.next()?)));
+    words.find(|word| *word == b"-")?;
+    if words.next()? != b"overlay" {
+        return None;
+    }
+    let options = words.nth(1)?;
+    let layers = layers(options);
+    Some(Overlay { device: (major.parse().ok()?, minor.parse().ok()?), root, point, layers })
+}
+
+/// Returns the layers in the options: the upper one, and the lower ones in their order.
+fn layers(options: &[u8]) -> Vec<PathBuf> {
+    let (mut upper, mut lower) = (None, Vec::new());
+    for option in options.split(|byte| *byte == b',') {
+        let Some(at) = option.iter().position(|byte| *byte == b'=') else { continue };
+        let (key, value) = (&option[..at], unescaped(&option[at + 1..]));
+        match key {
+            b"upperdir" => upper = Some(path(&without_backslashes(&value))),
+            b"lowerdir" => lower.extend(split(&value)),
+            b"lowerdir+" | b"datadir+" => lower.push(path(&value)),
+            _ => {}
+        }
+    }
+    upper.into_iter().chain(lower).take(MOST_LAYERS).collect()
+}
+
+/// Splits a list of layers at each `:` without a backslash before it.
+fn split(list: &[u8]) -> Vec<PathBuf> {
+    let (mut all, mut one, mut is_escaped) = (Vec::new(), Vec::new(), false);
+    for byte in list.iter().copied().chain([b':']) {
+        match (byte, is_escaped) {
+            (b'\\', false) => is_escaped = true,
+            (b':', false) => all.push(std::mem::take(&mut one)),
+            _ => {
+                one.push(byte);
+                is_escaped = false;
+            }
+        }
+    }
+    // An empty one stands before layers of data.
+    all.into_iter().filter(|one| !one.is_empty()).map(|one| path(&one)).collect()
+}
+
+fn without_backslashes(text: &[u8]) -> Vec<u8> {
+    let (mut all, mut is_escaped) = (Vec::new(), false);
+    for byte in text {
+        is_escaped = *byte == b'\\' && !is_escaped;
+        if !is_escaped {
+            all.push(*byte);
+        }
+    }
+    all
+}
+
+/// Replaces `\040` and the like by the bytes that they stand for (`mangle_path` and `seq_escape` of the kernel).
+fn unescaped(text: &[u8]) -> Vec<u8> {
+    let mut all = Vec::with_capacity(text.len());
+    let mut left = text;
+    while let Some((first, rest)) = left.split_first() {
+        let octal = rest.get(..3).filter(|_| *first == b'\\').and_then(octal);
+        all.push(octal.unwrap_or(*first));
+        left = if octal.is_some() { &rest[3..] } else { rest };
+    }
+    all
+}
+
+fn octal(digits: &[u8]) -> Option<u8> {
+    let digits = std::str::from_utf8(digits).ok().filter(|text| text.bytes().all(|b| b.is_ascii_digit()))?;
+    u8::from_str_radix(digits, 8).ok()
+}
+
+fn path(bytes: &[u8]) -> PathBuf {
+    OsString::from_vec(bytes.to_vec()).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn of(options: &str, path: &str) -> Vec<String> {
+        let line = format!("77 50 0:41 / / rw,relatime shared:1 - overlay overlay rw,{options}\n");
+        let places = places(&parse(line.as_bytes()), (0, 41), Path::new(path));
+        places.into_iter().map(|place| place.into_os_string().into_string().expect("text")).collect()
+    }
+
+    #[test]
+    fn issue_33_7_the_layers_of_real_mounts() {
+        let podman = "lowerdir=/s/overlay/l/GB,upperdir=/s/overlay/2d/diff,workdir=/s/overlay/2d/work,uuid=on";
+        assert_eq!(of(podman, "/usr/bin/x"), ["/s/overlay/2d/diff/usr/bin/x", "/s/overlay/l/GB/usr/bin/x"]);
+        let docker = "lowerdir=l/AA:l/BB,upperdir=/d/overlay2/7/diff,workdir=/d/overlay2/7/work";
+        assert_eq!(of(docker, "/x"), ["/d/overlay2/7/diff/x", "/d/overlay2/l/AA/x", "/d/overlay2/l/BB/x"]);
+        let containerd = "lowerdir=2/fs:1/fs,upperdir=/c/snapshots/3/fs,workdir=/c/snapshots/3/work";
+        assert_eq!(of(containerd, "/x"), ["/c/snapshots/3/fs/x", "/c/snapshots/2/fs/x", "/c/snapshots/1/fs/x"]);
+        assert_eq!(of("lowerdir+=/a,lowerdir+=/b,datadir+=/c", "/x"), ["/a/x", "/b/x", "/c/x"]);
+        assert_eq!(of("lowerdir=l/AA", "/x").len(), STORES.len());
+        assert_eq!(of("lowerdir=/a::/data", "/x"), ["/a/x", "/data/x"]);
+    }
+
+    #[test]
+    fn issue_33_7_names_with_signs_that_are_escaped() {
+        // The mount option has `/a\:b`, and the kernel writes the backslash as \134.
+        assert_eq!(of(r"lowerdir=/a\134:b:/c\040d\054e", "/x"), ["/a:b/x", "/c d,e/x"]);
+        assert_eq!(of(r"lowerdir=/l,upperdir=/u\134\134x", "/y"), [r"/u\x/y", "/l/y"]);
+    }
+
+    #[test]
+    fn issue_33_7_the_mount_that_a_path_goes_through() {
+        let text = b"70 1 0:40 / / rw - ext4 /dev/vda rw\n\
+            71 70 0:41 /sub /m rw - overlay overlay rw,lowerdir=/a\n\
+            72 71 0:42 / /m/inner rw - overlay overlay rw,lowerdir=/b\n\
+            73 70 0:41 / /mm rw - overlay overlay rw,lowerdir=/a\n\
+            nonsense\n74 70 0:x / /y rw - overlay overlay rw,lowerdir=/a\n75 70 0:44 / /z rw - overlay\n";
+        let overlays = parse(text);
+        assert_eq!(overlays.len(), 3);
+        let at = |device, path: &str| places(&overlays, device, Path::new(path));
+        assert_eq!(at((0, 41), "/m/x"), [PathBuf::from("/a/sub/x")]);
+        assert_eq!(at((0, 42), "/m/inner/x"), [PathBuf::from("/b/x")]);
+        assert_eq!(at((0, 41), "/mm/x"), [PathBuf::from("/a/x")]);
+        assert!(at((0, 42), "/mm/x").is_empty() && at((0, 40), "/x").is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn issue_33_7_any_text_has_places_below_its_layers(
+            options in "(lowerdir=|upperdir=|,|:|/|[a-z]|\\\\|\\\\13[0-9]|\\.\\.|\\PC){0,20}",
+            path in "/([a-z]|/|\\.\\.){0,8}",
+        ) {
+            let line = format!("77 50 0:41 / / rw - overlay overlay rw,{options}\n");
+            let overlays = parse(line.as_bytes());
+            for place in places(&overlays, (0, 41), Path::new(&path)) {
+                prop_assert!(place.has_root());
+            }
+        }
+    }
+}
