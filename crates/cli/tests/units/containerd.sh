@@ -1,5 +1,6 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
+# shellcheck disable=SC2154,SC2094 # dir, group, holder: set by containers.sh; no file is read and written
 # Containers of containerd, behind containers.sh: as Kubernetes makes them, with annotations, and labels in a list of pods alone.
 mkdir -p plain containerd
 cp hold plain/hold
@@ -39,7 +40,7 @@ run() { # NAME NUMBER NAMESPACE ARGUMENTS...
         --annotation "io.kubernetes.cri.sandbox-namespace=$namespace" localhost/db:1 "$(id "$number")" /hold "$@"
 }
 pid() { ctr task ls | awk -v id="$(id "$1")" '$1 == id { print $2 }'; }
-if ! ctr run --rm --cgroup "/$group/first" localhost/db:1 first > first 2>&1 < /dev/null; then
+if ! timeout 60 ctr run --rm --null-io --cgroup "/$group/first" localhost/db:1 first > first 2>&1; then
     echo "SKIP: containerd starts no container here: $(tail -n 1 first)"
     exit
 fi

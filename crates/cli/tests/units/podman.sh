@@ -1,5 +1,6 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
+# shellcheck disable=SC2154,SC2094 # dir, group, holder: set by containers.sh; no file is read and written
 # Containers of Podman, behind containers.sh.
 pod() { podman --cgroup-manager cgroupfs --runtime runc --storage-driver overlay --events-backend none "$@"; }
 run() { # NAME OPTIONS... IMAGE ARGUMENTS...
