@@ -166,12 +166,16 @@ mod tests {
 
     #[test]
     fn issue_33_7_the_layers_of_real_mounts() {
-        let podman = "lowerdir=/s/overlay/l/GB,upperdir=/s/overlay/2d/diff,workdir=/s/overlay/2d/work,uuid=on";
+        let podman =
+            "lowerdir=/s/overlay/l/GB,upperdir=/s/overlay/2d/diff,workdir=/s/overlay/2d/work,uuid=on";
         assert_eq!(of(podman, "/usr/bin/x"), ["/s/overlay/2d/diff/usr/bin/x", "/s/overlay/l/GB/usr/bin/x"]);
         let docker = "lowerdir=l/AA:l/BB,upperdir=/d/overlay2/7/diff,workdir=/d/overlay2/7/work";
         assert_eq!(of(docker, "/x"), ["/d/overlay2/7/diff/x", "/d/overlay2/l/AA/x", "/d/overlay2/l/BB/x"]);
         let containerd = "lowerdir=2/fs:1/fs,upperdir=/c/snapshots/3/fs,workdir=/c/snapshots/3/work";
-        assert_eq!(of(containerd, "/x"), ["/c/snapshots/3/fs/x", "/c/snapshots/2/fs/x", "/c/snapshots/1/fs/x"]);
+        assert_eq!(
+            of(containerd, "/x"),
+            ["/c/snapshots/3/fs/x", "/c/snapshots/2/fs/x", "/c/snapshots/1/fs/x"]
+        );
         assert_eq!(of("lowerdir+=/a,lowerdir+=/b,datadir+=/c", "/x"), ["/a/x", "/b/x", "/c/x"]);
         assert_eq!(of("lowerdir=l/AA", "/x").len(), STORES.len());
         assert_eq!(of("lowerdir=/a::/data", "/x"), ["/a/x", "/data/x"]);

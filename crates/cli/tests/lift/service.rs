@@ -295,6 +295,11 @@ fn issue_33_3_a_policy_is_checked() {
     let json: Value = serde_json::from_str(&check(&["--json", "--pid", &pid]).stdout).expect("JSON");
     fits("service-check", &json);
     assert_eq!(json["processes"][0]["rule"], "mine", "{json}");
+    // It is in no container, and a list of pods that cannot be read changes nothing.
+    assert!(json["processes"][0]["container"].is_null(), "{json}");
+    let outcome = check(&["--pods", &place.path("no pods").display().to_string(), "--pid", &pid]);
+    assert!(outcome.end == End::Code(0) && outcome.stdout.contains("rule mine"), "{outcome:?}");
+    assert!(outcome.stderr.contains("cannot read the pods"), "{outcome:?}");
     // The kernel's first thread, a process that does not exist, and files that others may change.
     for (pid, says) in [("2", "thread of the kernel"), ("8388608", "8388608")] {
         let outcome = check(&["--pid", pid]);

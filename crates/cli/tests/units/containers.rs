@@ -68,9 +68,21 @@ fn told(script: &str) -> String {
     // The control group has the same name.
     let name = dir.path().file_name().map(Path::new).expect("a name");
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let path = std::env::join_paths([at("bin")].into_iter().chain(std::env::split_paths(&path))).expect("PATH");
+    let path =
+        std::env::join_paths([at("bin")].into_iter().chain(std::env::split_paths(&path))).expect("PATH");
     let mut command = Command::new("timeout");
-    command.args(["-k", "5", "500", "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "bash"]);
+    command.args([
+        "-k",
+        "5",
+        "500",
+        "unshare",
+        "--mount",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        "--mount-proc",
+        "bash",
+    ]);
     command.args([&at("script"), dir.path(), name]).env("PATH", path).env_remove("HUGELIFT_STORE");
     let out = command.stdin(Stdio::null()).output().expect("unshare(1)");
     String::from_utf8_lossy(&out.stdout).into_owned()

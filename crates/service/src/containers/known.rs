@@ -26,9 +26,18 @@ pub struct Containers {
 }
 
 impl Containers {
-    /// Knows none yet. `pods` is the path of the file of pods.
+    /// Knows none yet, and reads the file of pods, of which `pods` is the path.
     pub fn new(pods: Option<PathBuf>) -> Containers {
-        Containers { root: "/".into(), pods: pods.map(PodsFile::new), known: BTreeMap::new() }
+        let mut containers =
+            Containers { root: "/".into(), pods: pods.map(PodsFile::new), known: BTreeMap::new() };
+        containers.look();
+        containers
+    }
+
+    /// Reads the file of pods again if it has changed, which is looked at every few seconds at most. Returns whether it says
+    /// something else than before.
+    pub fn look(&mut self) -> bool {
+        self.pods.as_mut().is_some_and(PodsFile::look)
     }
 
     /// Returns the container of a process by its control group; `None` if it is in none.
@@ -36,8 +45,7 @@ impl Containers {
         let group = container(cgroup)?;
         let known = self.by_runtime(&group.id);
         let mut all = known.map(|known| Container::clone(&known)).unwrap_or_default();
-        if let Some(file) = &mut self.pods {
-            file.look();
+        if let Some(file) = &self.pods {
             let pod = all.pod.clone();
             file.pods().find(&group, pod.as_deref()).into_iter().for_each(|of_pod| all.add(of_pod));
         }

@@ -37,7 +37,8 @@ impl PodsFile {
         PodsFile { path, pods: Pods::default(), tried: None, again: Instant::now(), failed: None }
     }
 
-    /// Reads the file if it has changed, which is looked at every few seconds at most. Returns whether other pods are known.
+    /// Reads the file if it has changed, which is looked at every few seconds at most. Returns whether it says
+    /// something else than before.
     pub fn look(&mut self) -> bool {
         if Instant::now() < self.again {
             return false;
@@ -50,9 +51,10 @@ impl PodsFile {
         self.tried = stamp;
         match self.read() {
             Ok(pods) => {
-                (self.pods, self.failed) = (pods, None);
-                log(Level::Info, &format!("{}: {} pods", self.path.escaped(), self.pods.len()));
-                true
+                self.failed = None;
+                let is_new = pods != self.pods;
+                self.pods = pods;
+                is_new
             }
             Err(why) => {
                 self.complain(why);
@@ -74,7 +76,10 @@ impl PodsFile {
     /// Says once why it cannot be read.
     fn complain(&mut self, why: String) {
         if self.failed.as_ref() != Some(&why) {
-            log(Level::Warning, &printable(&format!("cannot read the pods in {}: {why}", self.path.escaped())));
+            log(
+                Level::Warning,
+                &printable(&format!("cannot read the pods in {}: {why}", self.path.escaped())),
+            );
             self.failed = Some(why);
         }
     }
@@ -116,6 +121,8 @@ mod tests {
         put("{\"items\":[");
         assert!(!look(&mut file) && file.failed.is_some());
         assert_eq!(file.pods().len(), 1, "those of before stay");
+        put(&format!("{} ", list("u-1")));
+        assert!(!look(&mut file) && file.failed.is_none(), "it says the same");
         put(&list("u-2"));
         assert!(look(&mut file) && file.failed.is_none());
         fs::File::create(dir.path().join("new")).and_then(|file| file.set_len(100 << 20)).expect("a file");

@@ -105,9 +105,17 @@ mod tests {
         let (root, [a, b, c, d]) = (dir.path(), ["a", "b", "c", "d"].map(|digit| digit.repeat(64)));
         let containerd = r#"{"annotations":{"io.kubernetes.cri.image-name":"one:1"}}"#;
         write(root, &format!("run/containerd/{TASKS}/k8s.io/{a}/config.json"), containerd);
-        write(root, &format!("var/lib/docker/containers/{b}/config.v2.json"), r#"{"Config":{"Image":"two:2"}}"#);
+        write(
+            root,
+            &format!("var/lib/docker/containers/{b}/config.v2.json"),
+            r#"{"Config":{"Image":"two:2"}}"#,
+        );
         let store = "var/lib/containers/storage";
-        write(root, &format!("{store}/{CONTAINERS}/{c}/userdata/config.json"), r#"{"annotations":{"k":"v"}}"#);
+        write(
+            root,
+            &format!("{store}/{CONTAINERS}/{c}/userdata/config.json"),
+            r#"{"annotations":{"k":"v"}}"#,
+        );
         let metadata = r#"{\"image-name\":\"three:3\"}"#;
         let list = format!(r#"[{{"id":"{c}","image":"{d}","metadata":"{metadata}"}}]"#);
         write(root, &format!("{store}/{CONTAINERS}/containers.json"), &list);

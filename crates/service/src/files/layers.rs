@@ -33,7 +33,8 @@ impl Layers {
     /// Returns the path of a mapped file in its layer; `None` if it is in none, or another user can replace it there. `meta` is
     /// what stat(2) says of the mapped file.
     pub fn find(&self, mapping: &Mapping, meta: &Metadata) -> Option<PathBuf> {
-        let overlays = self.overlays.get_or_init(|| parse(&self.process.read("mountinfo").unwrap_or_default()));
+        let overlays =
+            self.overlays.get_or_init(|| parse(&self.process.read("mountinfo").unwrap_or_default()));
         let device = (mapping.file.major, mapping.file.minor);
         places(overlays, device, &mapping.path).into_iter().find(|path| is_kept(path) && is_it(path, meta))
     }

@@ -72,7 +72,12 @@ pub fn explain(policy: &Policy, pid: Option<u32>, pods: Option<PathBuf>) -> Resu
     }
 }
 
-fn of(policy: &Policy, reader: &mut Reader, surroundings: &mut Surroundings, known: &Known) -> Option<Explained> {
+fn of(
+    policy: &Policy,
+    reader: &mut Reader,
+    surroundings: &mut Surroundings,
+    known: &Known,
+) -> Option<Explained> {
     facts(reader, surroundings, known, |facts| {
         let taken = policy.rule_for(facts);
         let passed = taken.passed.iter().map(|passed| Passed {

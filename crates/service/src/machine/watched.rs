@@ -3,8 +3,8 @@
 //! policy takes on the other.
 
 use super::Machine;
-use super::taken::Taken;
 use super::surroundings::Surroundings;
+use super::taken::Taken;
 use crate::journal::{Level, log};
 use hugelift_core::census::{Census, Settings};
 use hugelift_core::maps::FileId;
@@ -68,6 +68,7 @@ impl Seen {
 pub struct Watched {
     began: Instant,
     connector: Option<Connector>,
+    settings: Settings,
     census: Census,
     reader: Reader,
     surroundings: Surroundings,
@@ -96,6 +97,7 @@ impl Watched {
         let connector = connector.ok();
         let settings = settings(&policy, memory);
         Watched {
+            settings,
             began: Instant::now(),
             census: Census::new(settings, connector.is_some()),
             connector,
@@ -112,7 +114,8 @@ impl Watched {
     /// Changes the policy.
     pub fn obey(&mut self, policy: Policy, memory: u64) {
         // All are read anew, each as if it had just started.
-        self.census = Census::new(settings(&policy, memory), self.connector.is_some());
+        self.settings = settings(&policy, memory);
+        self.census = Census::new(self.settings, self.connector.is_some());
         (self.surroundings, self.reader) = (Surroundings::read(self.pods.clone()), Reader::new());
         self.machine.obey(policy, memory);
         self.wake_at = Instant::now();
@@ -120,6 +123,11 @@ impl Watched {
 
     /// Takes what has happened, and reads what is due. That is a bounded amount of work.
     pub fn turn(&mut self) {
+        if self.surroundings.containers.look() {
+            // All are read anew, each as if it had just started.
+            self.census = Census::new(self.settings, self.connector.is_some());
+            self.wake_at = Instant::now();
+        }
         self.take_events();
         let again = self.machine.later.due();
         again.into_iter().for_each(|pid| self.read(pid));

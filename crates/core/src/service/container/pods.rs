@@ -158,14 +158,7 @@ mod tests {
 
     #[test]
     fn issue_33_7_what_is_no_list_of_pods() {
-        for bad in [
-            "",
-            "[]",
-            "{}",
-            "{\"items\":7}",
-            "{\"items\":[{}]}",
-            &"[".repeat(1 << 20),
-        ] {
+        for bad in ["", "[]", "{}", "{\"items\":7}", "{\"items\":[{}]}", &"[".repeat(1 << 20)] {
             assert!(Pods::parse(bad.as_bytes()).is_err(), "{}", &bad[..bad.len().min(40)]);
         }
         assert!(Pods::parse(b"{\"items\":[]}").is_ok_and(|pods| pods.is_empty()));
