@@ -38,7 +38,7 @@ impl Publisher {
         if let Some(Err(why)) = metrics.socket.as_ref().map(|path| server.listen_at(path, None)) {
             warn(why.to_string());
         }
-        if let Some(Err(why)) = metrics.port.map(|port| server.listen_on(port)) {
+        if let Some(Err(why)) = metrics.tcp().map(|address| server.listen_on(address)) {
             warn(why.to_string());
         }
         let textfile = match metrics.textfile.as_ref().map(|path| TextFile::new(path)).transpose() {

@@ -4,6 +4,7 @@
 use crate::policy::check_length;
 use crate::service::written::WrittenMetrics;
 use crate::toml_text::{Wrong, checked};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 /// The longest path of a socket (unix(7): `sun_path` has 108 bytes, of which one ends the path).
@@ -14,8 +15,10 @@ const LONGEST_SOCKET: usize = 107;
 pub struct Metrics {
     /// The absolute path of a Unix socket.
     pub socket: Option<PathBuf>,
-    /// A TCP port of the loopback addresses.
+    /// A TCP port.
     pub port: Option<u16>,
+    /// The address of the port; 127.0.0.1 if none is given.
+    pub address: Option<IpAddr>,
     /// The absolute path of a file for the textfile collector of Prometheus's node_exporter.
     pub textfile: Option<PathBuf>,
 }
@@ -26,11 +29,19 @@ impl Metrics {
     /// # Errors
     /// Returns the value that is wrong, and why.
     pub fn check(written: &WrittenMetrics) -> Result<Metrics, Wrong> {
+        let port = checked("port", written.port.as_ref(), |port| port_of(*port))?;
         Ok(Metrics {
             socket: checked("socket", written.socket.as_ref(), |path| socket(path))?,
-            port: checked("port", written.port.as_ref(), |port| port_of(*port))?,
+            port,
+            address: checked("address", written.address.as_ref(), |text| address(text, port))?,
             textfile: checked("textfile", written.textfile.as_ref(), |path| file(path))?,
         })
+    }
+
+    /// Returns where to listen for TCP connections; `None` without a port.
+    pub fn tcp(&self) -> Option<SocketAddr> {
+        let address = self.address.unwrap_or(Ipv4Addr::LOCALHOST.into());
+        Some(SocketAddr::new(address, self.port?))
     }
 }
 
@@ -50,6 +61,12 @@ fn file(path: &str) -> Result<PathBuf, String> {
         true => Err(format!("'{path}' is not the path of a file")),
         false => Ok(path.into()),
     }
+}
+
+fn address(text: &str, port: Option<u16>) -> Result<IpAddr, String> {
+    check_length(text)?;
+    port.ok_or("there is no port")?;
+    text.parse().map_err(|_| format!("'{text}' is not an IP address"))
 }
 
 fn port_of(number: i64) -> Result<u16, String> {

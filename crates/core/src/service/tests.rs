@@ -5,6 +5,7 @@ use super::acts::{Act, Acts};
 use super::matching::{Condition, Facts};
 use super::policy::{Policy, Taken, Taker};
 use super::source::Source;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use std::time::Duration;
 
@@ -86,7 +87,7 @@ fn issue_33_a_complete_policy() {
     let policy = policy(EXAMPLE);
     let limits = policy.limits(100 << 20);
     assert_eq!((limits.memory, limits.cpu.to_string()), (4 << 20, "0.5%".to_string()));
-    assert_eq!(policy.metrics.port, Some(9773));
+    assert_eq!(policy.metrics.tcp(), Some((Ipv4Addr::LOCALHOST, 9773).into()));
     assert_eq!(policy.metrics.socket.as_deref(), Some(Path::new("/run/hugelift/metrics.sock")));
     assert!(policy.metrics.textfile.is_some());
     let keep = policy.keep.as_ref().unwrap();
@@ -101,6 +102,12 @@ fn issue_33_a_complete_policy() {
         asks,
         ["mariadb.service", "/system.slice/*", "mysql, 998", "/usr/sbin/mariadbd", "20971520 bytes", "10s"]
     );
+}
+
+#[test]
+fn issue_33_metrics_at_another_address() {
+    let metrics = policy("[metrics]\nport = 9773\naddress = \"::\"").metrics;
+    assert_eq!(metrics.tcp(), Some((Ipv6Addr::UNSPECIFIED, 9773).into()));
 }
 
 #[test]

@@ -78,6 +78,8 @@ pub struct WrittenMetrics {
     pub socket: Option<Spanned<String>>,
     /// A TCP port.
     pub port: Option<Spanned<i64>>,
+    /// The address of the port.
+    pub address: Option<Spanned<String>>,
     /// The path of a file.
     pub textfile: Option<Spanned<String>>,
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Gives the metrics to scrapers: by a Unix socket, and by a port of 127.0.0.1.
+//! Gives the metrics to scrapers: by a Unix socket, and by a TCP port.
 //!
 //! The server has no thread. The daemon waits by poll(2) for the descriptors that [`Server::wanted`] names, until
 //! [`Server::next_deadline`], and then calls [`Server::go_on`]. No call blocks, and each does a bounded amount of work.
@@ -19,7 +19,7 @@ use listener::{Endpoint, Listener};
 use nix::poll::PollFd;
 use nix::unistd::Gid;
 use std::io;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Instant;
@@ -45,15 +45,15 @@ impl Server {
         Ok(())
     }
 
-    /// Listens at a port of 127.0.0.1 too, instead of at the one before, and returns its number. All users of the machine
+    /// Listens at a TCP port too, instead of at the one before, and returns its number. Everybody who reaches the address
     /// may connect. The kernel chooses a port for 0.
     ///
     /// # Errors
     /// Another process listens there; or the socket cannot be made.
-    pub fn listen_on(&mut self, port: u16) -> Result<u16, ServeError> {
+    pub fn listen_on(&mut self, address: SocketAddr) -> Result<u16, ServeError> {
         self.tcp = None;
-        let (listener, port) = loopback(port).map_err(|error| {
-            let line = format!("cannot listen at 127.0.0.1:{port}: {error}");
+        let (listener, port) = bound(address).map_err(|error| {
+            let line = format!("cannot listen at {address}: {error}");
             match error.kind() {
                 io::ErrorKind::AddrInUse => ServeError::Taken(format!("{line}; choose another port")),
                 _ => ServeError::Failed(line),
@@ -91,9 +91,9 @@ impl Server {
     }
 }
 
-/// Returns a socket that listens at a port of 127.0.0.1, and its port.
-fn loopback(port: u16) -> io::Result<(TcpListener, u16)> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
+/// Returns a socket that listens at an address, and its port.
+fn bound(address: SocketAddr) -> io::Result<(TcpListener, u16)> {
+    let listener = TcpListener::bind(address)?;
     listener.set_nonblocking(true)?;
     let port = listener.local_addr()?.port();
     Ok((listener, port))

@@ -96,6 +96,11 @@ fn issue_33_the_other_tables() {
         ("[limits]\ncpu = \"0%\"", "x: line 2: cpu: with '0%' the service could do nothing"),
         ("[limit]\n", "x: line 1: unknown field `limit`, expected one of `limits`"),
         ("[metrics]\nport = 0", "x: line 2: port: 0 is not a port, which is from 1 to 65535"),
+        (
+            "[metrics]\nport = 1\naddress = \"localhost\"",
+            "x: line 3: address: 'localhost' is not an IP address",
+        ),
+        ("[metrics]\naddress = \"::1\"", "x: line 2: address: there is no port"),
         ("[metrics]\nport = 65536", "x: line 2: port: 65536 is not a port"),
         ("[metrics]\nport = \"9773\"", "x: line 2: port: invalid type"),
         ("[metrics]\nsocket = \"s\"", "x: line 2: socket: 's' is not an absolute path"),

@@ -8,7 +8,7 @@ use nix::poll::{PollFlags, PollTimeout, poll};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use std::fs;
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, TcpStream};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -20,6 +20,10 @@ const TEXT: &str = "# TYPE hugelift_a gauge\nhugelift_a 1\n# EOF\n";
 const GET: &str = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
 /// A test that takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+fn loopback(port: u16) -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, port).into()
+}
 
 /// A server at both kinds of sockets.
 struct Setting {
@@ -34,7 +38,7 @@ impl Setting {
         let mut server = Server::default();
         server.set_text(text.into());
         server.listen_at(&folder.path().join("s"), None).unwrap();
-        let port = server.listen_on(0).unwrap();
+        let port = server.listen_on(loopback(0)).unwrap();
         Setting { server, folder, port }
     }
 
@@ -331,8 +335,18 @@ fn issue_33_the_port_is_of_this_machine_only() {
     let setting = Setting::new(TEXT.as_bytes());
     let error = TcpStream::connect(("127.0.0.2", setting.port)).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
-    let error = Server::default().listen_on(setting.port).unwrap_err();
+    let error = Server::default().listen_on(loopback(setting.port)).unwrap_err();
     assert!(matches!(error, ServeError::Taken(_)), "{error}");
+}
+
+#[test]
+fn issue_33_another_address_of_the_port() {
+    let mut server = Server::default();
+    let port = server.listen_on((Ipv4Addr::new(127, 0, 0, 2), 0).into()).unwrap();
+    TcpStream::connect(("127.0.0.2", port)).unwrap();
+    // An address of documentation (RFC 5737) is none of this machine.
+    let error = server.listen_on((Ipv4Addr::new(192, 0, 2, 1), port).into()).unwrap_err();
+    assert!(error.to_string().starts_with(&format!("cannot listen at 192.0.2.1:{port}: ")), "{error}");
 }
 
 #[test]
