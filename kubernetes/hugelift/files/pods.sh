@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The second container of the DaemonSet: writes the list of this node's pods to a file that the service reads, and labels the
-# node with what it offers. Environment: NODE, INTERVAL (seconds), NODE_LABELS (true or false), FOLDER (/pods).
+# The second container of the DaemonSet: writes the list of this node's pods to a file that the service reads, and labels
+# the node with what it offers. Environment: NODE, INTERVAL (seconds), PODS and NODE_LABELS (true or
+# false), FOLDER (/pods).
 set -u
 folder=${FOLDER:-/pods}
 thp=${THP:-/sys/kernel/mm/transparent_hugepage}
@@ -34,7 +35,7 @@ list() {
 
 said=
 while :; do
-  list
+  [ "$PODS" = true ] && list
   if [ "$NODE_LABELS" = true ]; then
     now=$(labels)
     # shellcheck disable=SC2086 # The labels are words.

@@ -25,6 +25,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
 
+{{/* Not empty if the pods are listed. */}}
+{{- define "hugelift.pods" -}}
+{{- if and .Values.kubectl.enabled .Values.kubectl.pods }}yes{{ end -}}
+{{- end }}
+
 {{/* The policy with the table that the chart adds. It refuses what cannot work. */}}
 {{- define "hugelift.policy" -}}
 {{- if regexMatch "(?m)^\\s*\\[metrics\\]" .Values.policy }}
@@ -33,8 +38,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if and (eq .Values.mode "pagecache") (regexMatch "(?m)^\\s*do\\s*=.*\"(code|memory|shm)\"" .Values.policy) }}
 {{- fail "policy: a rule changes processes, which takes 'mode: lift'" }}
 {{- end }}
-{{- if and (not .Values.kubectl.enabled) (regexMatch "(?m)^\\s*(label)\\s*=" .Values.policy) }}
-{{- fail "policy: a rule asks for a label, which takes 'kubectl.enabled: true'" }}
+{{- if and (not (include "hugelift.pods" .)) (regexMatch "(?m)^\\s*(label)\\s*=" .Values.policy) }}
+{{- fail "policy: a rule asks for a label, which takes 'kubectl.enabled' and 'kubectl.pods'" }}
 {{- end -}}
 [metrics]
 port = {{ .Values.metrics.port }}
