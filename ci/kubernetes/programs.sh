@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # For scripts to source: builds programs of Kubernetes and its tools from their Go modules, once, into the user's cache.
 # `programs NAME...` makes them and adds their folder to PATH. Without Go or the modules it fails and says why.
+# shellcheck disable=SC2034 # The scripts that source this use them.
 kubernetes=1.34.4 helm=3.19.5 kubeconform=0.7.0 prometheus_operator=0.85.0
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/hugelift/kubernetes-$kubernetes
 modules=$(dirname "${BASH_SOURCE[0]}")/programs

@@ -14,7 +14,8 @@ umask 022
 
 # Prints which word of a file is in brackets, as in: always [madvise] never.
 chosen() {
-  [ -r "$1" ] && IFS= read -r words <"$1" || { echo none; return; }
+  words='[none]'
+  if [ -r "$1" ]; then IFS= read -r words <"$1"; fi
   words=${words#*\[}
   echo "${words%%\]*}"
 }
