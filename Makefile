@@ -48,13 +48,15 @@ test:
 	@ci/setup.sh test
 	ci/test.sh
 
-# What takes long: all rounds of what `make test` tries in part, Miri, all suites on all emulated machines, ten minutes of
-# fuzzing. ci/touched runs the part of it that belongs to a change.
+# What takes long: all rounds of what `make test` tries in part, Miri, all suites on all emulated machines, the chart on a
+# real cluster, ten minutes of fuzzing. ci/touched runs the part of it that belongs to a change.
 test-long:
 	@ci/setup.sh test
 	ci/test.sh long
 	ci/miri.sh
 	ci/vm/matrix --all
+	ci/kubernetes/lint
+	ci/kubernetes/cluster
 	ci/fuzz.sh 600
 
 # Runs tests on other machines, in emulation: AArch64, NUMA, older kernels. Each machine runs the suites

@@ -1,6 +1,7 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
 # What the cluster has to show. ci/kubernetes/node sources it, once the node is ready.
+# shellcheck disable=SC2154 # dir: of that script
 chart=kubernetes/hugelift
 helm_one() { helm "$1" hugelift "$chart" --namespace hugelift --create-namespace --values "$dir/values.yaml" "${@:2}" >/dev/null; }
 service_ready() { kubectl -n hugelift rollout status daemonset/hugelift --timeout=120s >/dev/null || fail "the DaemonSet is not ready: $(kubectl -n hugelift describe pods | tail -n 20)"; }
@@ -28,6 +29,16 @@ is_huge() {
   [ -n "$pid" ] && [ "$(huge "$pid")" -ge 6144 ]
 }
 
+# Fails unless the pod's process is the one of before, and so many kB of its code are huge.
+stays() {
+  [ "$(large shop)" = "$pid" ] || fail "the pod has another process"
+  [ "$(huge "$pid")" -ge "$1" ] || fail "of the pod's code only $(huge "$pid") kB are huge, and not $1"
+}
+
+no_pods() { [ -z "$(kubectl -n hugelift get pods -o name)" ]; }
+no_containers() { [ -z "$(ctr -n k8s.io containers list -q)" ]; }
+
+# NAMESPACE TIER MODE: `serve` works all the time, `spin` does little.
 deployment() {
   kubectl create namespace "$1" >/dev/null
   kubectl apply -f - >/dev/null <<YAML
@@ -45,6 +56,7 @@ spec:
       containers:
         - name: large
           image: large:1
+          args: [$3]
           stdin: true
           securityContext:
             runAsUser: 1234
@@ -72,8 +84,8 @@ policy: |
   any_user = true
   do = []
 YAML
-deployment shop hot
-deployment other cold
+deployment shop hot serve
+deployment other cold spin
 helm_one install
 service_ready
 echo "ok: the chart is installed, and the DaemonSet is ready"
@@ -105,7 +117,7 @@ before=$(huge "$pid")
 helm_one upgrade --set image.tag=2
 service_ready
 [ "$(kubectl -n hugelift get pods -o jsonpath='{.items[*].spec.containers[0].image}')" = hugelift:2 ] || fail "the old service runs"
-[ "$(large shop)" = "$pid" ] && [ "$(huge "$pid")" -ge "$before" ] || fail "the pod did not stay as it was"
+stays "$before"
 no_restarts
 echo "ok: a rolling upgrade of the chart: the pod runs on, as huge as before"
 
@@ -120,8 +132,8 @@ echo "ok: kubectl drain and uncordon: the service stays, the pod that comes back
 
 pid=$(large shop)
 helm uninstall hugelift --namespace hugelift --wait --timeout 90s >/dev/null
-await 60 "the service's pods end" sh -c '[ -z "$(kubectl -n hugelift get pods -o name)" ]'
-[ "$(large shop)" = "$pid" ] && [ "$(huge "$pid")" -ge 6144 ] || fail "the pod did not stay as it was"
+await 60 "the service's pods end" no_pods
+stays 6144
 no_restarts
 echo "ok: the chart is deleted: the pod runs on, huge, and was not restarted"
 for exe in /proc/[0-9]*/exe; do
@@ -129,10 +141,10 @@ for exe in /proc/[0-9]*/exe; do
 done 2>/dev/null
 ! grep -h hugelift /proc/self/mountinfo | grep -v ' /var/lib/hugelift \|hugelift-cluster' || fail "mounts are left"
 [ -z "$(ls /run/hugelift 2>/dev/null)" ] || fail "files of the store are left"
-kubectl get clusterrole,clusterrolebinding,validatingadmissionpolicy -o name | grep hugelift && fail "objects are left"
+! kubectl get clusterrole,clusterrolebinding,validatingadmissionpolicy -o name | grep hugelift || fail "objects are left"
 echo "ok: no process, mount, file of the store or object of the service is left"
 
 kubectl delete namespace shop other hugelift --timeout=90s >/dev/null
-await 60 "the containers end" sh -c '[ -z "$(ctr -n k8s.io containers list -q)" ]'
+await 60 "the containers end" no_containers
 ! grep -q ' /run/containerd/.*/rootfs ' /proc/self/mountinfo || fail "layers are held"
 echo "ok: the pods are deleted, and no layer is held"
