@@ -179,9 +179,10 @@ pub struct PolicyArgs {
     #[arg(long, value_enum, default_value_t = DataBackingChoice::Thp, help_heading = heading::PAGES)]
     pub data_backing: DataBackingChoice,
 
-    /// NUMA nodes to have copies and writable memory on: local, interleave, or a list as in 0-1
+    /// NUMA nodes to have copies and writable memory on: local, interleave, or a list as in 0-1; or each, for one copy of
+    /// code in the store for each node, of which a process maps the nearest
     /// [default: as the program's own memory policy says]
-    #[arg(long, value_name = "local|interleave|NODES", help_heading = heading::PAGES)]
+    #[arg(long, value_name = "local|interleave|each|NODES", help_heading = heading::PAGES)]
     pub numa: Option<Numa>,
 
     /// Memory under a control group's limit that the program can do without, as in 64M: this much

@@ -36,6 +36,7 @@ pub mod malloc;
 pub mod maps;
 pub mod model;
 pub mod mounts;
+pub mod nearest;
 pub mod nothing;
 pub mod overlay;
 pub mod path_json;

@@ -24,6 +24,11 @@ impl Nodes {
         Nodes(self.0 & !other.0)
     }
 
+    /// Returns whether this node is among them.
+    pub fn has(self, node: u32) -> bool {
+        1u64.checked_shl(node).is_some_and(|bit| self.0 & bit != 0)
+    }
+
     /// Returns whether there is no node.
     pub fn is_empty(self) -> bool {
         self.0 == 0

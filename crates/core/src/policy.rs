@@ -214,6 +214,8 @@ pub struct Policy {
     /// The NUMA nodes of lifted memory; `None` follows the program's own memory policy. Pages of the
     /// page cache and of the store stay where they are.
     pub placement: Option<Placement>,
+    /// Where there are several NUMA nodes, a process gets the store's copy on its own node ([`crate::nearest`]).
+    pub per_node: bool,
     /// Whether text and rodata may be copied.
     pub copies: Copies,
     /// Bytes that the program can do without where a control group limits its memory.
@@ -231,6 +233,7 @@ impl Default for Policy {
             span: SpanChoice::Inner,
             page: PageChoice::Usual,
             placement: None,
+            per_node: false,
             copies: Copies::All,
             spare: 0,
         }

@@ -106,6 +106,9 @@ pub struct Record {
     pub page: u64,
     /// The object's bias modulo `page`, which decides where its huge pages begin.
     pub skew: u64,
+    /// The memory node on which the entries lie, if they are for the processes of one node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<u32>,
     /// The entries, the oldest first.
     pub entries: Vec<EntryFile>,
 }
@@ -250,18 +253,28 @@ pub fn record_name(device: u64, inode: u64) -> String {
     format!("{device:x}-{inode:x}.json")
 }
 
-/// Returns whether `name` is one that [`record_name`] returns.
+/// Returns the name of the record of the entries on one memory node. Without a node it is that of [`record_name`].
+pub fn record_name_on(device: u64, inode: u64, node: Option<u32>) -> String {
+    match node {
+        Some(node) => format!("{device:x}-{inode:x}@node{node}.json"),
+        None => record_name(device, inode),
+    }
+}
+
+/// Returns whether `name` is one that [`record_name_on`] returns.
 pub fn is_record(name: &str) -> bool {
     inode_of(name).is_some()
 }
 
-/// Returns the inode in a name that [`record_name`] has returned; `None` for any other name.
+/// Returns the inode in a name that [`record_name_on`] has returned; `None` for any other name.
 pub fn inode_of(name: &str) -> Option<u64> {
     let number = |s: &str| {
         let is_number = !s.is_empty() && s.len() <= 16 && s.bytes().all(|b| b.is_ascii_hexdigit());
         is_number.then(|| u64::from_str_radix(s, 16).ok()).flatten()
     };
     let (device, inode) = name.strip_suffix(".json")?.split_once('-')?;
+    let (inode, node) = inode.split_once("@node").unwrap_or((inode, "0"));
+    node.parse::<u32>().ok().filter(|number| number.to_string() == node)?;
     number(device)?;
     number(inode)
 }
@@ -283,6 +296,7 @@ mod tests {
             public: true,
             page: MB2,
             skew: 0,
+            node: None,
             entries: vec![
                 EntryFile {
                     name: "ab".repeat(32),

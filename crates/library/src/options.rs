@@ -127,6 +127,7 @@ impl Options {
             span: SpanChoice::Inner,
             page: self.page,
             placement: None,
+            per_node: false,
             copies: Copies::All,
             spare: self.spare,
         })

@@ -57,6 +57,8 @@ pub enum Numa {
     Local,
     /// On each node in turn.
     Interleave,
+    /// Of the store's copies, on the node nearest to each process. All else follows the program's own memory policy.
+    Each,
     /// On these nodes.
     On(Nodes),
 }
@@ -168,25 +170,27 @@ impl FromStr for Numa {
         Ok(match s {
             "local" => Numa::Local,
             "interleave" => Numa::Interleave,
+            "each" => Numa::Each,
             list => Numa::On(list.parse()?),
         })
     }
 }
 
 impl Numa {
-    /// Returns the placement for the planner.
+    /// Returns the placement for the planner, if the program's own memory policy does not decide.
     ///
     /// # Errors
     /// This process is not allowed to use the nodes, or the kernel has no nodes.
-    fn placement(self) -> Result<Placement, String> {
-        let Some(allowed) = nodes::allowed()? else {
-            return Err("--numa: this kernel knows no memory nodes (CONFIG_NUMA)".into());
-        };
-        match self {
-            Numa::Local => Ok(Placement::Local),
-            Numa::Interleave => Ok(Placement::Interleave(allowed)),
-            Numa::On(nodes) if nodes.without(allowed).is_empty() => Ok(Placement::On(nodes)),
-            Numa::On(nodes) => Err(format!(
+    fn placement(self) -> Result<Option<Placement>, String> {
+        match (self, nodes::allowed()?) {
+            (Numa::Each, _) => Ok(None),
+            (_, None) => Err("--numa: this kernel knows no memory nodes (CONFIG_NUMA)".into()),
+            (Numa::Local, _) => Ok(Some(Placement::Local)),
+            (Numa::Interleave, Some(allowed)) => Ok(Some(Placement::Interleave(allowed))),
+            (Numa::On(nodes), Some(allowed)) if nodes.without(allowed).is_empty() => {
+                Ok(Some(Placement::On(nodes)))
+            }
+            (Numa::On(nodes), Some(allowed)) => Err(format!(
                 "--numa {nodes}: node {} is not among those that it may use, {allowed}; \
                  see 'hugelift pool' and cpuset.mems",
                 nodes.without(allowed)
@@ -214,7 +218,11 @@ impl PolicyOptions {
     /// # Errors
     /// A pattern is malformed, or this process is not allowed to use the memory nodes.
     pub fn policy(&self) -> Result<Policy, String> {
+        let per_node = self.numa == Some(Numa::Each) && nodes::are_several();
         let backings = match self.backing {
+            // The page cache has one copy of a file, on any node.
+            None if per_node => vec![Backing::Shared, Backing::Thp],
+            None if self.numa == Some(Numa::Each) => policy::AUTO.to_vec(),
             // What the page cache or the store holds stays on the nodes where it is.
             None if self.numa.is_some() => vec![Backing::Thp],
             None => policy::AUTO.to_vec(),
@@ -236,7 +244,8 @@ impl PolicyOptions {
                 DataBacking::Thp => self.span,
             },
             page: self.page,
-            placement: self.numa.map(Numa::placement).transpose()?,
+            placement: self.numa.map(Numa::placement).transpose()?.flatten(),
+            per_node,
             copies: Copies::All,
             spare: self.spare,
         })

@@ -7,7 +7,7 @@ use crate::grow::{Big, grow};
 use crate::huge::{Pool, option, sizes, thp};
 use crate::look::{From, Look, Part};
 use crate::mask::{Mask, under};
-use crate::place::{alone, lacks, needs_root};
+use crate::place::{alone, lacks, needs_root, tmpfs};
 use crate::start::{bare, lifted, run};
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -271,4 +271,107 @@ fn nodes_that_it_may_not_use() {
         assert_eq!((refused.status.code(), refused.stdout.as_str()), (Some(125), ""), "--numa {numa}");
         refused.assert_line(&format!("--numa {numa}: node {node} is not among those that it may use, 1"));
     }
+}
+
+/// Binds what `command` starts to the one CPU that each node of the guest has.
+fn pinned(command: &mut Command, cpu: usize) -> &mut Command {
+    let pin = move || {
+        // SAFETY: a set of CPUs is a plain array of words.
+        let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+        // SAFETY: the number is below the 1024 bits of the set.
+        unsafe { libc::CPU_SET(cpu, &mut set) };
+        // SAFETY: sched_setaffinity(2) reads the set, a live local.
+        match unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: the closure makes one system call.
+    unsafe { command.pre_exec(pin) }
+}
+
+/// Returns the names of a store's records.
+fn records(store: &Path) -> Vec<String> {
+    let names = fs::read_dir(store).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut records: Vec<String> = names.filter(|name| name.ends_with(".json")).collect();
+    records.sort();
+    records
+}
+
+/// Returns the file that numa_maps names for `part`.
+fn file_of(part: Part, numa_maps: &str) -> String {
+    let line = numa_maps.lines().find(|l| l.starts_with(&format!("{:x} ", part.start))).unwrap();
+    line.split(" file=").nth(1).unwrap_or_else(|| panic!("{line}")).split(' ').next().unwrap().to_string()
+}
+
+/// With `--numa each` each process has the copy of its own node. Without it the second one has the first one's.
+#[test]
+fn issue_33_8_each_node_has_its_copy() {
+    let (_alone, page) = two_nodes!();
+    let Some(base) = tmpfs() else { lacks!("no tmpfs from which programs may run") };
+    let big = grow("vm_big.static", page);
+    for (options, apart) in [(&["--numa", "each"][..], true), (&[], false)] {
+        let dir = tempfile::TempDir::new_in(&base).unwrap();
+        let store = dir.path().join("store");
+        let options = [&["--backing", "shared"], options].concat();
+        // The second round makes nothing.
+        let seen: Vec<[String; 2]> = [(), ()]
+            .map(|()| {
+                [0, 1].map(|node| {
+                    let mut command = lifted(&options, &big.path, &["hold"]);
+                    let (look, maps) = held(pinned(command.env("HUGELIFT_STORE", &store), node));
+                    look.assert_lifted(page, From::Any);
+                    for part in [look.text, look.rodata] {
+                        let here = if apart { node } else { 0 };
+                        assert_eq!(nodes_of(part, &maps), [here == 0, here == 1], "on node {node}: {maps}");
+                    }
+                    file_of(look.text, &maps)
+                })
+            })
+            .into();
+        assert_eq!(seen[0], seen[1], "it has made another copy");
+        assert_eq!(seen[0][0] != seen[0][1], apart, "{seen:?}");
+        let records = records(&store);
+        let on = |node| records.iter().filter(|name| name.ends_with(&format!("@node{node}.json"))).count();
+        assert_eq!((records.len(), on(0), on(1)), if apart { (2, 1, 1) } else { (1, 0, 0) }, "{records:?}");
+        println!("numa: {options:?}: {} of 2 processes have all their pages remote", u32::from(!apart));
+    }
+}
+
+/// A process that may have no memory on its node has the copy that is for all nodes.
+#[test]
+fn issue_33_8_a_node_without_memory_for_it() {
+    let (_alone, page) = two_nodes!();
+    let Some(base) = tmpfs() else { lacks!("no tmpfs from which programs may run") };
+    let dir = tempfile::TempDir::new_in(&base).unwrap();
+    let store = dir.path().join("store");
+    let big = grow("vm_big.static", page);
+    let set = Cpuset::new("0");
+    let mut command = lifted(&["--backing", "shared", "--numa", "each"], &big.path, &["hold"]);
+    let (look, maps) = held(pinned(set.holding(command.env("HUGELIFT_STORE", &store)), 1));
+    look.assert_lifted(page, From::Any);
+    assert_eq!(nodes_of(look.text, &maps), [true, false], "{maps}");
+    let records = records(&store);
+    assert!(records.len() == 1 && !records[0].contains('@'), "{records:?}");
+}
+
+/// On a machine with one node the option changes nothing.
+#[test]
+fn issue_33_8_one_node_has_one_copy() {
+    let _alone = alone();
+    if has_nodes() {
+        lacks!("two memory nodes");
+    }
+    let Some(page) = thp() else { lacks!("no transparent huge pages") };
+    let Some(base) = tmpfs() else { lacks!("no tmpfs from which programs may run") };
+    let dir = tempfile::TempDir::new_in(&base).unwrap();
+    let store = dir.path().join("store");
+    let big = grow("vm_big.static", page);
+    let starts = [&["--backing", "shared", "--numa", "each"][..], &["--backing", "shared"]];
+    let all = starts.map(|options| {
+        let start = run(lifted(options, &big.path, &[]).env("HUGELIFT_STORE", &store));
+        start.look().assert_lifted(page, From::Any);
+        records(&store)
+    });
+    assert!(all[0] == all[1] && all[0].len() == 1 && !all[0][0].contains('@'), "{all:?}");
 }

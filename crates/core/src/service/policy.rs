@@ -60,6 +60,8 @@ pub struct Taken<'p> {
     pub budget: Option<u64>,
     /// It is lifted only where an experiment has shown a gain.
     pub verify: bool,
+    /// On a machine with several NUMA nodes it has the copies of the nearest one.
+    pub per_node: bool,
     /// The rules that were tried before, in order.
     pub passed: Vec<Passed<'p>>,
     /// The time after which another rule takes it, if nothing but its age changes.
@@ -117,14 +119,14 @@ impl Policy {
 
 impl<'p> Taken<'p> {
     fn new(by: Taker<'p>, passed: Vec<Passed<'p>>, facts: &Facts) -> Taken<'p> {
-        let (acts, budget, verify) = match by {
-            Taker::Rule(rule) => (rule.acts, rule.budget, rule.verify),
-            Taker::Default => (DEFAULT.into(), None, false),
-            Taker::Nobody => (Acts::NONE, None, false),
+        let (acts, budget, verify, per_node) = match by {
+            Taker::Rule(rule) => (rule.acts, rule.budget, rule.verify, rule.per_node),
+            Taker::Default => (DEFAULT.into(), None, false, false),
+            Taker::Nobody => (Acts::NONE, None, false, false),
         };
         let too_young = passed.iter().filter(|passed| passed.broken == Condition::OlderThan);
         let later = too_young.filter_map(|passed| passed.rule.conditions.wait(facts.age)).min();
-        Taken { by, acts, budget, verify, passed, later }
+        Taken { by, acts, budget, verify, per_node, passed, later }
     }
 
     /// Returns the rule that takes the process, if it is not the default.

@@ -27,6 +27,8 @@ pub struct Rule {
     pub budget: Option<u64>,
     /// They are lifted only where an experiment has shown a gain.
     pub verify: bool,
+    /// On a machine with several NUMA nodes each node has its own copies of code.
+    pub per_node: bool,
     /// Which processes it takes.
     pub conditions: Conditions,
 }
@@ -48,6 +50,8 @@ impl Rule {
             acts,
             budget: checked("budget", rule.budget.as_ref(), |text| quantity::bytes(text))?,
             verify: checked("verify", rule.verify.as_ref(), |verify| check_verify(*verify, acts))?
+                .unwrap_or(false),
+            per_node: checked("per_node", rule.per_node.as_ref(), |wanted| check_per_node(*wanted, acts))?
                 .unwrap_or(false),
             conditions: conditions(rule, acts)?,
         })
@@ -79,6 +83,14 @@ fn check_verify(verify: bool, acts: Acts) -> Result<bool, String> {
                 .into(),
         ),
         false => Ok(verify),
+    }
+}
+
+/// The store has copies of code alone.
+fn check_per_node(per_node: bool, acts: Acts) -> Result<bool, String> {
+    match per_node && !acts.allow(Act::Code) {
+        true => Err("only code is copied for each node: do must have \"code\"".into()),
+        false => Ok(per_node),
     }
 }
 

@@ -128,6 +128,8 @@ pub struct WrittenRule {
     pub budget: Option<Spanned<String>>,
     /// Whether an experiment must have shown a gain.
     pub verify: Option<Spanned<bool>>,
+    /// Whether each NUMA node has its own copies of code.
+    pub per_node: Option<Spanned<bool>>,
     /// Whether processes of ordinary users are taken too.
     pub any_user: Option<Spanned<bool>>,
 }

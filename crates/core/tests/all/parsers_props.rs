@@ -303,6 +303,7 @@ fn record() -> Record {
         public: false,
         page: 2 << 20,
         skew: 0,
+        node: None,
         entries: vec![
             EntryFile {
                 name: "0f".repeat(32),

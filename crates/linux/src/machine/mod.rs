@@ -3,7 +3,9 @@
 //! tried out where it does not.
 
 pub mod cgroup;
+pub mod habits;
 pub mod nodes;
+pub mod own_node;
 pub mod pools;
 pub mod pressure;
 pub mod reading;

@@ -13,6 +13,7 @@ use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::entry_elf::Names;
 use hugelift_core::record::{EntryFile, Identity, Record, StoredSpan};
 use hugelift_linux::faultpoint;
+use hugelift_linux::machine::own_node::{Preferred, nodes_of_own};
 use hugelift_linux::proc::memory::{self, MADV_COLLAPSE};
 use hugelift_linux::proc::pagemap;
 use hugelift_linux::proc::reservation::Reservation;
@@ -54,6 +55,8 @@ pub struct Naming<'a> {
     pub page: PageSize,
     /// The secret of the store, unless every user may read the entry.
     pub key: Option<&'a Key>,
+    /// The memory node that it is for, if it is for one.
+    pub node: Option<u32>,
 }
 
 /// Copies `ranges` of process `pid` into a nameless file in `dir`, laid out as `naming` says, with
@@ -69,6 +72,7 @@ pub fn fill(
     naming: &Naming,
 ) -> Result<Fresh, StoreError> {
     let page = naming.page;
+    let _preferred = prefer(naming.node)?;
     faultpoint::pass(pid.cast_signed());
     let flags = OFlag::O_TMPFILE | OFlag::O_RDWR | OFlag::O_CLOEXEC;
     let file = openat(dir, ".", flags, Mode::S_IRUSR | Mode::S_IWUSR);
@@ -96,10 +100,31 @@ pub fn fill(
             return Err(StoreError::NotHuge { got, want: bytes });
         }
     }
+    if let Some(node) = naming.node {
+        check_node(&map, node, page)?;
+    }
     write_names(&file, &names.tail, page.bytes() + bytes)?;
     let mut hasher = hasher(naming);
     hasher.update(&names.head).update(map.bytes()).update(&names.tail);
     Ok(Fresh { file, name: hasher.finalize().to_hex().to_string() })
+}
+
+/// Makes the calling thread prefer a node until the result is dropped. It only prefers it: with a strict policy a node
+/// without memory makes the kernel kill processes (mbind(2)).
+fn prefer(node: Option<u32>) -> Result<Option<Preferred>, StoreError> {
+    let preferred = node.map(Preferred::set).transpose();
+    preferred.map_err(|e| StoreError::here_io("use the memory of a node", e))
+}
+
+/// Checks that every huge page has come from the node.
+fn check_node(map: &Map, node: u32, page: PageSize) -> Result<(), StoreError> {
+    let nodes =
+        nodes_of_own(map.range(), page).map_err(|e| StoreError::here_io("find the node of a page", e))?;
+    let here = nodes.iter().filter(|of| **of == Some(node)).count() as u64;
+    match nodes.len() as u64 - here {
+        0 => Ok(()),
+        elsewhere => Err(StoreError::OtherNode { node, bytes: elsewhere * page.bytes() }),
+    }
 }
 
 fn write_names(file: &File, bytes: &[u8], at: u64) -> Result<(), StoreError> {
@@ -148,6 +173,10 @@ fn hasher(naming: &Naming) -> blake3::Hasher {
     for number in lengths.into_iter().chain(numbers) {
         hasher.update(&number.to_le_bytes());
     }
+    // Entries of the same bytes on several nodes are several files.
+    if let Some(node) = naming.node {
+        hasher.update(b"node").update(&node.to_le_bytes());
+    }
     hasher
 }
 
@@ -164,7 +193,7 @@ impl<'a> Naming<'a> {
             (false, None) => return Err(io::ErrorKind::NotFound.into()),
         };
         let build_id = record.build_id.as_deref();
-        Ok(Naming { spans: &entry.spans, names: entry.names, build_id, page, key })
+        Ok(Naming { spans: &entry.spans, names: entry.names, build_id, page, key, node: record.node })
     }
 }
 

@@ -69,6 +69,14 @@ pub enum StoreError {
         /// Size of a huge page.
         page: PageSize,
     },
+    /// The node on which the copy should lie lacks memory.
+    #[error("node {node} has too little memory for the copy: {bytes} bytes came from other nodes")]
+    OtherNode {
+        /// The node.
+        node: u32,
+        /// Bytes of the copy on other nodes.
+        bytes: u64,
+    },
     /// The store has a good entry that this process cannot use.
     #[error("the store has {path} for processes that have mapped it otherwise, or have not written to it")]
     OtherLayout {

@@ -10,7 +10,7 @@ use hugelift_core::addr::{PageSize, Range, without};
 use hugelift_core::budget::{Budget, Cost};
 use hugelift_core::entry_elf::Names;
 use hugelift_core::maps::Mapping;
-use hugelift_core::record::{self, EntryFile, Evidence, Held, MOST_ENTRIES, Record, lay_out, record_name};
+use hugelift_core::record::{self, EntryFile, Evidence, Held, MOST_ENTRIES, Record, lay_out, record_name_on};
 use hugelift_core::snapshot::Object;
 use hugelift_linux::faultpoint;
 use hugelift_linux::proc::mapped::MappedFiles;
@@ -54,6 +54,8 @@ pub(super) struct StoreQuery<'a> {
     pub page: PageSize,
     pub moment: Moment,
     pub mappings: &'a [Mapping],
+    /// The memory node whose copies it wants; `None` for those that are for all nodes.
+    pub node: Option<u32>,
 }
 
 /// An entry, and what of it the process can map.
@@ -76,6 +78,11 @@ impl StoreQuery<'_> {
         Source::find(self.files, self.object, self.mappings)
     }
 
+    /// Returns the name of the record of the entries that it wants.
+    fn record_name(&self, source: &Source) -> String {
+        record_name_on(source.identity.device, source.identity.inode, self.node)
+    }
+
     /// Returns whether the process may have other bytes than the file at this moment, or other headers: it runs, its user
     /// is another one, or it is not certain which file it has mapped.
     fn may_differ(&self, source: &Source) -> bool {
@@ -93,7 +100,7 @@ impl Store {
         source: &Source,
         access: &mut AccessCheck,
     ) -> Vec<Found> {
-        let name = record_name(source.identity.device, source.identity.inode);
+        let name = query.record_name(source);
         let Some((mut record, noted)) = self.read(&name) else { return Vec::new() };
         if record.public && self.may_publish() && self.is_private_now(&record, query, access) {
             self.forget(&name, &record);
@@ -158,7 +165,7 @@ impl Store {
     /// Returns whether entries that this process cannot use may be replaced by one for it. Entries that are good stay
     /// if the process is another user's, who may have mapped the file anyhow.
     fn may_replace(&self, query: &StoreQuery, source: &Source) -> bool {
-        let name = record_name(source.identity.device, source.identity.inode);
+        let name = query.record_name(source);
         let Some((record, _)) = self.read(&name) else { return true };
         let is_good = self.current(&record, source).is_ok_and(|files| {
             record.entries.iter().zip(&files).all(|(entry, file)| source.holds(&entry.spans, file))
@@ -200,7 +207,7 @@ impl Store {
                     .current(record, source)
                     .is_ok_and(|files| same(record, &files, query, source).is_some())
         };
-        let name = record_name(source.identity.device, source.identity.inode);
+        let name = query.record_name(source);
         let read = || self.read(&name).map(|(record, _)| record).filter(is_usable);
         if read().is_none() && !self.may_replace(query, source) {
             return Err(StoreError::OtherLayout { path: object.path.clone().into() });
@@ -238,6 +245,7 @@ impl Store {
             build_id: object.build_id.as_deref(),
             page: query.page,
             key: key.as_ref(),
+            node: query.node,
         };
         let fresh = entry::fill(&self.place.dir, query.pid, &ranges, &names, &naming)?;
         faultpoint::moment();
@@ -253,6 +261,7 @@ impl Store {
             public,
             page: query.page.bytes(),
             skew: object.bias % query.page.bytes(),
+            node: query.node,
             entries: Vec::new(),
         });
         record.evidence = evidence;
@@ -317,7 +326,7 @@ impl Store {
     fn write_record(&self, record: &Record) -> Result<(), StoreError> {
         let json =
             record.to_json().map_err(|e| StoreError::here_io("write a record", io::Error::other(e)))?;
-        let name = record_name(record.source.device, record.source.inode);
+        let name = record_name_on(record.source.device, record.source.inode, record.node);
         let private = Mode::S_IRUSR | Mode::S_IWUSR;
         let mode = if record.public { Mode::from_bits_truncate(0o644) } else { private };
         self.place.replace(&name, &json, mode)

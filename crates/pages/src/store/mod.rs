@@ -43,7 +43,7 @@ use hugelift_core::record::{self, record_name};
 use hugelift_core::relocate::base::{Sizes, shared_base};
 use hugelift_core::skip::Reason;
 use hugelift_core::snapshot::{NotStored, Object, Part, Snapshot, Stored, StoredCopy};
-use hugelift_linux::machine::base_page;
+use hugelift_linux::machine::{base_page, habits};
 use hugelift_linux::proc::mapped::MappedFiles;
 use hugelift_linux::proc::pagemap;
 use hugelift_linux::proc::procfs::Process;
@@ -108,6 +108,7 @@ pub fn offer(pid: u32, snapshot: &Snapshot, policy: &Policy, moment: Moment) -> 
     };
     let mut stores = StoreSet { machine: machine_wide(&own), own, access: AccessCheck::default() };
     let files = MappedFiles::of(Process::of(pid.cast_signed()));
+    let node = if policy.per_node { habits::nearest(Process::of(pid.cast_signed())) } else { None };
     if stores.own.is_err() && stores.machine.is_none() && !is_demanded(policy) {
         return offer;
     }
@@ -121,9 +122,9 @@ pub fn offer(pid: u32, snapshot: &Snapshot, policy: &Policy, moment: Moment) -> 
         let files = &files;
         let copied: Vec<Range> = ranges.iter().copied().filter(|range| policy.copies.allow(*range)).collect();
         let (rodata, copied) = (&rodata, &copied);
-        let query = StoreQuery { pid, files, object, ranges, copied, rodata, page, moment, mappings };
+        let query = StoreQuery { pid, files, object, ranges, copied, rodata, page, moment, mappings, node };
         let began = Instant::now();
-        let (found, lack) = stores.get(&query, &mut budget);
+        let (found, lack) = stores.get_nearest(&query, &mut budget);
         tracing::debug!(object = ?object.path, ?found, ?lack, elapsed = ?began.elapsed(), "store");
         if let Some(error) = lack.filter(|_| is_demanded(policy)) {
             let lack = |range: Range| (range, NotStored::from(&error));
@@ -216,6 +217,23 @@ struct StoreSet {
 }
 
 impl StoreSet {
+    /// Returns the entries of the query's node, if it has one. What that node cannot have comes from the entries that are
+    /// for all nodes. Those are not mapped in place of copies that may still be made on the node later.
+    fn get_nearest(&mut self, query: &StoreQuery, budget: &mut Budget) -> (Vec<Found>, Option<StoreError>) {
+        let (mut found, lack) = self.get(query, budget);
+        match lack {
+            Some(why) if query.node.is_some() && !matches!(why, StoreError::Later) => {
+                tracing::debug!(%why, node = ?query.node, object = ?query.object.path, "no copy on the node");
+                let (ranges, copied) = (lacking(query.ranges, &found), lacking(query.copied, &found));
+                let common = StoreQuery { ranges: &ranges, copied: &copied, node: None, ..*query };
+                let (others, lack) = self.get(&common, budget);
+                found.extend(others);
+                (found, lack)
+            }
+            lack => (found, lack),
+        }
+    }
+
     /// Returns the entries that a process can use, and why there are none of the rest, if there is a rest.
     fn get(&mut self, query: &StoreQuery, budget: &mut Budget) -> (Vec<Found>, Option<StoreError>) {
         let mut found = Vec::new();

@@ -131,7 +131,8 @@ impl Machine {
             self.forget(process.0);
             return false;
         }
-        let wants = Wants::new(taken.acts, taken.budget, self.memory);
+        let wants =
+            Wants::new(taken.acts, taken.budget, self.memory).map(|wants| wants.per_node(taken.per_node));
         let one = Taken::new(process, life, build_id, facts, &taken, wants);
         if self.taken.get(&process.0).is_some_and(|known| known.is_same(&one)) {
             return true;

@@ -15,6 +15,8 @@ pub struct Wants {
     code: bool,
     memory: bool,
     shm: bool,
+    /// Whether each NUMA node has its own copies of code.
+    per_node: bool,
     /// Bytes of copies that one process may have.
     budget: u64,
     /// Bytes that all may have.
@@ -27,7 +29,13 @@ impl Wants {
     pub fn new(acts: Acts, budget: Option<u64>, all: u64) -> Option<Wants> {
         let [code, memory, shm] = [Act::Code, Act::Memory, Act::Shm].map(|act| acts.allow(act));
         let budget = budget.unwrap_or(all / SHARE).min(all);
-        (code || memory || shm).then_some(Wants { code, memory, shm, budget, all })
+        (code || memory || shm).then_some(Wants { code, memory, shm, per_node: false, budget, all })
+    }
+
+    /// Returns the same with the copies of code on the node that is nearest to each process, where there are several.
+    #[must_use]
+    pub fn per_node(self, wanted: bool) -> Wants {
+        Wants { per_node: wanted && self.code, ..self }
     }
 
     /// Returns the words of the command line after `hugelift`.
@@ -39,6 +47,9 @@ impl Wants {
             ["attach", "--watch", "--stdin", "--json", "--parts", &parts.join(","), "--cpu-budget", CPU];
         let mut words: Vec<String> = words.into_iter().map(String::from).collect();
         words.extend(["--add".into(), self.all.to_string()]);
+        if self.per_node {
+            words.extend(["--numa", "each"].map(String::from));
+        }
         if self.code {
             words.extend(["--budget".into(), self.budget.to_string()]);
         }
@@ -66,6 +77,10 @@ mod tests {
         // More than all may have is not allowed to one.
         let words = of(&[Act::Code], Some(2 << 30)).expect("code").words().join(" ");
         assert!(words.ends_with("--budget 1073741824"), "{words}");
+        let words = of(&[Act::Code], None).expect("code").per_node(true).words().join(" ");
+        assert!(words.contains(" --numa each "), "{words}");
+        let words = of(&[Act::Memory], None).expect("memory").per_node(true).words().join(" ");
+        assert!(!words.contains("--numa"), "{words}");
         let words = of(&[Act::Code], None).expect("code").words().join(" ");
         assert!(words.ends_with("--budget 134217728"), "{words}");
     }
