@@ -61,10 +61,10 @@ pub fn own_path() -> Result<PathBuf, StoreError> {
 /// The reason why it cannot be used.
 pub fn open(path: &Path, if_absent: IfAbsent) -> Result<Place, StoreError> {
     if if_absent == IfAbsent::Make && path == Path::new(MACHINE_WIDE) && geteuid().is_root() {
-        let parent = path.parent().unwrap_or(path);
-        let dir = walk(parent, if_absent, directory_above())?;
+        // The folder above has the socket of the service too: a mount there would hide it.
+        let dir = walk(path, if_absent, store_mode())?;
         if !is_tmpfs(&dir) || forbids_code(&dir) {
-            mount_at(&dir, parent)?;
+            mount_at(&dir, path)?;
         }
     } else if if_absent == IfAbsent::Make && !lies_on_tmpfs(path) {
         // This is checked before a directory is made on a file system that cannot have a store.
@@ -192,24 +192,27 @@ impl Place {
     }
 }
 
-/// Unmounts the tmpfs that [`open`] has mounted, if there is one.
+/// Unmounts the tmpfs that [`open`] has mounted, if there is one. An earlier version has mounted it one folder above.
 ///
 /// # Errors
 /// [`StoreError::Io`]
 pub fn unmount() -> Result<(), StoreError> {
-    let point = Path::new(MACHINE_WIDE).parent().unwrap_or(Path::new("/"));
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    let is_ours = |line: &str| {
-        let mut words = line.split(' ');
-        words.next() == Some(SOURCE) && words.next() == point.to_str()
+    let is_at = |point: &Path| {
+        let is_it = |line: &str| {
+            let mut words = line.split(' ');
+            words.next() == Some(SOURCE) && words.next() == point.to_str()
+        };
+        mounts.lines().any(is_it)
     };
-    if !mounts.lines().any(is_ours) {
-        return Ok(());
+    // We have made the mount point and the folder above too; they stay if there is anything in them.
+    for point in Path::new(MACHINE_WIDE).ancestors().take(2) {
+        if is_at(point) {
+            nix::mount::umount2(point, nix::mount::MntFlags::MNT_DETACH)
+                .map_err(|e| StoreError::io("unmount", point, e))?;
+        }
+        let _ = std::fs::remove_dir(point);
     }
-    nix::mount::umount2(point, nix::mount::MntFlags::MNT_DETACH)
-        .map_err(|e| StoreError::io("unmount", point, e))?;
-    // We have made the mount point too; it stays if there is anything in it.
-    let _ = std::fs::remove_dir(point);
     Ok(())
 }
 
@@ -222,8 +225,8 @@ fn mount_at(dir: &OwnedFd, path: &Path) -> Result<(), StoreError> {
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
     let with = |options: &str| mount(Some(SOURCE), &point, Some("tmpfs"), flags, Some(options));
     // With huge pages at the first touch, MADV_COLLAPSE is not needed, which kernels before 6.1 do not have.
-    with("mode=0755,huge=within_size")
-        .or_else(|_| with("mode=0755"))
+    with("mode=0711,huge=within_size")
+        .or_else(|_| with("mode=0711"))
         .map_err(|e| StoreError::io("mount a tmpfs on", path, e))
 }
 

@@ -58,14 +58,14 @@ fn entries_that_are_no_longer_public_are_closed() {
             run $dir/open/program
             echo before: $(modes) $(readable)
             entry=$(names)
-            ln /run/hugelift/store/$entry /run/hugelift/linked
+            ln /run/hugelift/store/$entry /run/hugelift/store/linked
             chmod $1
             # The link has changed a time of the entry: 'verify' calls it damaged.
             $2 > /dev/null || [ \"$2\" = 'store verify' ]
-            echo after: $(stat -c %a /run/hugelift/linked)
-            [ ! /run/hugelift/store/$entry -ef /run/hugelift/linked ] || echo there: $1, $2
+            echo after: $(stat -c %a /run/hugelift/store/linked)
+            [ ! /run/hugelift/store/$entry -ef /run/hugelift/store/linked ] || echo there: $1, $2
             [ \"$2\" = \"run $dir/other\" ] || echo readable: $(readable)
-            rm -r $dir/open /run/hugelift/linked
+            rm -r $dir/open /run/hugelift/store/linked
             store drop --all > /dev/null
         }
         try \"700 $dir/open\" \"run $dir/open/program\"
