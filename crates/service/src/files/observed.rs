@@ -10,10 +10,12 @@ use super::layers::Layers;
 use super::place::is_kept;
 use hugelift_core::maps::Mapping;
 use hugelift_core::proc_stat::Identity;
+use hugelift_core::record::is_entry;
 use hugelift_linux::io::open;
 use hugelift_linux::proc::mapped::MappedFiles;
 use hugelift_linux::proc::procfs::Process;
 use std::collections::{BTreeMap, HashSet};
+use std::ffi::OsStr;
 use std::fs::Metadata;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -72,6 +74,7 @@ fn mapped((pid, start): Identity) -> Vec<PathBuf> {
     let is_file = |mapping: &Mapping| {
         mapping.is_file() && !mapping.deleted && mapping.path.has_root() && mapping.range.len() >= LEAST
     };
+    let is_file = |mapping: &Mapping| is_file(mapping) && !is_of_store(&mapping.path);
     let mut found: Vec<PathBuf> = Vec::new();
     for mapping in mappings.iter().filter(|mapping| is_file(mapping)) {
         if found.len() < MOST_OF_ONE && known.insert(mapping.file) {
@@ -91,6 +94,12 @@ fn place(files: &MappedFiles, layers: &Layers, mapping: &Mapping) -> Option<Path
         true => Some(mapping.path.clone()),
         false => layers.find(mapping, &file.meta),
     }
+}
+
+/// Returns whether a path has the name of a copy in a store. A process that was lifted has mapped it; it is huge already, and
+/// the store decides how long it is there.
+fn is_of_store(path: &Path) -> bool {
+    path.file_name().and_then(OsStr::to_str).is_some_and(is_entry)
 }
 
 /// Returns whether a path leads to this file here, and nobody but root can change that.
@@ -132,4 +141,40 @@ mod tests {
         observed.see(&[]);
         assert!(has(&observed, &large) && observed.read.is_empty());
     }
+<<<<<<< HEAD
+=======
+
+    #[test]
+    fn issue_33_a_copy_in_a_store_is_not_remembered() {
+        let hash = "c4bd5f4b6132cc7a04a719ec2410bc302e0f1732d025a4ddafe38b5bab75595d";
+        assert!(is_of_store(&Path::new("/run/hugelift/store").join(hash)));
+        assert!(!is_of_store(Path::new("/usr/sbin/mariadbd")) && !is_of_store(Path::new("/")));
+    }
+
+    #[test]
+    fn issue_33_2_files_that_others_can_replace_are_not_remembered() {
+        use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
+        let dir = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| dir.path().join(name);
+        std::fs::create_dir(at("open")).expect("a folder");
+        for path in [at("ours"), at("open/file")] {
+            std::fs::write(path, vec![1; 4 << 20]).expect("write");
+        }
+        assert!(is_kept(&at("ours")) && is_kept(&at("open/file")));
+        std::fs::set_permissions(at("open"), std::fs::Permissions::from_mode(0o777)).expect("chmod");
+        assert!(!is_kept(&at("open/file")), "anybody can put another file there");
+        symlink(at("open/file"), at("link")).expect("a link");
+        assert!(!is_kept(&at("link")));
+        assert!(!is_kept(&at("nothing")));
+        // Of 64 GB there are 4 MB.
+        let sparse = std::fs::File::options().write(true).open(at("ours")).expect("open");
+        sparse.set_len(64 << 30).expect("ftruncate");
+        assert!(!is_kept(&at("ours")));
+        if nix::unistd::geteuid().is_root() {
+            std::fs::write(at("theirs"), vec![1; 4 << 20]).expect("write");
+            chown(at("theirs"), Some(65534), None).expect("chown");
+            assert!(!is_kept(&at("theirs")), "its owner can put a link there");
+        }
+    }
+>>>>>>> 6f6433c6 (service: copies in the store are no files to keep)
 }
