@@ -26,6 +26,8 @@ pub struct Explained {
     pub is_taken: bool,
     /// What may be done with it.
     pub acts: Vec<String>,
+    /// Its code is copied only where an experiment has shown a gain.
+    pub verify: bool,
     /// Bytes of copies that it may have; none for as much as all may have.
     pub budget_bytes: Option<u64>,
     /// What is known about its container, in words; none if it is in none.
@@ -92,6 +94,7 @@ fn of(
             place: taken.rule().map(|rule| rule.place.to_string()),
             is_taken: !matches!(taken.by, Taker::Nobody) && !taken.acts.is_empty(),
             acts: taken.acts.iter().map(|act| act.to_string()).collect(),
+            verify: taken.verify,
             budget_bytes: taken.budget,
             container: facts.container.map(|container| container.to_string().as_str().into()),
             code_bytes: facts.code,
@@ -113,7 +116,8 @@ impl Explained {
             true => "left alone".into(),
             false => self.acts.join(", "),
         };
-        format!("{} {}, {code} of code: {by}: {acts}", self.pid, self.program)
+        let verify = if self.verify { "; code once an experiment has shown a gain" } else { "" };
+        format!("{} {}, {code} of code: {by}: {acts}{verify}", self.pid, self.program)
     }
 
     /// Returns the lines that say what is known about its container, and why the rules before do not take it.
