@@ -141,8 +141,6 @@ mod tests {
         observed.see(&[]);
         assert!(has(&observed, &large) && observed.read.is_empty());
     }
-<<<<<<< HEAD
-=======
 
     #[test]
     fn issue_33_a_copy_in_a_store_is_not_remembered() {
@@ -150,31 +148,4 @@ mod tests {
         assert!(is_of_store(&Path::new("/run/hugelift/store").join(hash)));
         assert!(!is_of_store(Path::new("/usr/sbin/mariadbd")) && !is_of_store(Path::new("/")));
     }
-
-    #[test]
-    fn issue_33_2_files_that_others_can_replace_are_not_remembered() {
-        use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
-        let dir = tempfile::tempdir().expect("a folder");
-        let at = |name: &str| dir.path().join(name);
-        std::fs::create_dir(at("open")).expect("a folder");
-        for path in [at("ours"), at("open/file")] {
-            std::fs::write(path, vec![1; 4 << 20]).expect("write");
-        }
-        assert!(is_kept(&at("ours")) && is_kept(&at("open/file")));
-        std::fs::set_permissions(at("open"), std::fs::Permissions::from_mode(0o777)).expect("chmod");
-        assert!(!is_kept(&at("open/file")), "anybody can put another file there");
-        symlink(at("open/file"), at("link")).expect("a link");
-        assert!(!is_kept(&at("link")));
-        assert!(!is_kept(&at("nothing")));
-        // Of 64 GB there are 4 MB.
-        let sparse = std::fs::File::options().write(true).open(at("ours")).expect("open");
-        sparse.set_len(64 << 30).expect("ftruncate");
-        assert!(!is_kept(&at("ours")));
-        if nix::unistd::geteuid().is_root() {
-            std::fs::write(at("theirs"), vec![1; 4 << 20]).expect("write");
-            chown(at("theirs"), Some(65534), None).expect("chown");
-            assert!(!is_kept(&at("theirs")), "its owner can put a link there");
-        }
-    }
->>>>>>> 6f6433c6 (service: copies in the store are no files to keep)
 }
