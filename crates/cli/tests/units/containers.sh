@@ -26,6 +26,7 @@ begin() { # NAME COMMAND...
     local name=$1
     shift
     mkfifo "$name.in"
+    touch "$name.out"
     "$@" < "$name.in" > "$name.out" 2> "$name.err" &
     sleep 600 > "$name.in" &
     holder[$name]=$!
