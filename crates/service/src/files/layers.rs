@@ -7,6 +7,7 @@
 use super::place::is_kept;
 use hugelift_core::maps::Mapping;
 use hugelift_core::overlay::{Overlay, parse, places};
+use hugelift_linux::io::entry::Entry;
 use hugelift_linux::proc::procfs::Process;
 use std::cell::OnceCell;
 use std::fs::Metadata;
@@ -36,7 +37,10 @@ impl Layers {
         let overlays =
             self.overlays.get_or_init(|| parse(&self.process.read("mountinfo").unwrap_or_default()));
         let device = (mapping.file.major, mapping.file.minor);
-        places(overlays, device, &mapping.path).into_iter().find(|path| is_kept(path) && is_it(path, meta))
+        let mut places = places(overlays, device, &mapping.path).into_iter();
+        let path = places.find(|path| is_kept(path) && is_it(path, meta))?;
+        // Podman and Docker name layers by links. Without them each file has one path.
+        Entry::find(&path).ok().map(|entry| entry.path())
     }
 }
 
@@ -106,7 +110,8 @@ mod tests {
         }
         let long = |name: &str| at(name).into_os_string().into_string().expect("text");
         let upper = format!("upperdir={},workdir={}", long("upper"), long("work"));
-        let options = format!("lowerdir={}:{},{upper}", long("one"), long("two"));
+        std::os::unix::fs::symlink("two", at("link")).expect("a link");
+        let options = format!("lowerdir={}:{},{upper}", long("one"), long("link"));
         let Some(a) = start(dir.path(), &options, "sub/a") else {
             eprintln!("SKIP: no overlay can be mounted here");
             return;
