@@ -43,6 +43,9 @@ finish lifted
 
 # (b) The service lifts the containers of an image that has a label, and no others.
 cat > policy.toml <<POLICY
+[keep]
+interval = "5s"
+
 [[rule]]
 name = "database"
 image = "localhost/db:*"
