@@ -26,6 +26,7 @@ db: wrong 0 ready wrong 0
 web: wrong 0 ready wrong 0 
 kept: wrong 0 ready wrong 0 
 the layer is huge
+again: huge
 again: wrong 0 ready wrong 0 
 0
 ";

@@ -87,6 +87,7 @@ finish web
 echo "kept: $(tr '\n' ' ' < kept.out)"
 echo "the layer is $cached"
 run again localhost/kept:1
+echo "again: $(huge "$(pid again)")"
 finish again
 pod rm -f -a -t 0 > removed 2>&1 || cat removed
 leftovers
