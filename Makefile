@@ -56,6 +56,7 @@ test-long:
 	ci/miri.sh
 	ci/vm/matrix --all
 	ci/kubernetes/lint
+	ci/kubernetes/cluster containerd
 	ci/kubernetes/cluster
 	ci/fuzz.sh 600
 

@@ -2,12 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """image.py NAME:TAG ROOT TAR COMMAND...: makes an image of one layer, the files of the folder ROOT as root's, without a registry.
 
-The archive is what `docker save` writes, which `ctr images import` reads.
+IMAGE_USER is the user of its process (root). The archive is what `docker save` writes, which `ctr images import` reads.
 """
 
 import hashlib
 import io
 import json
+import os
 import pathlib
 import sys
 import tarfile
@@ -35,7 +36,7 @@ def main():
     config = {
         "architecture": "amd64",
         "os": "linux",
-        "config": {"Entrypoint": command, "Env": ["PATH=/bin"], "Labels": {"made.as": name}},
+        "config": {"User": os.environ.get("IMAGE_USER", ""), "Entrypoint": command, "Env": ["PATH=/bin"], "Labels": {"made.as": name}},
         "rootfs": {"type": "layers", "diff_ids": ["sha256:" + hashlib.sha256(layer).hexdigest()]},
     }
     manifest = [{"Config": "config.json", "RepoTags": ["docker.io/library/" + name], "Layers": ["layer.tar"]}]

@@ -18,11 +18,7 @@ large() {
   done
 }
 
-# Prints how many kB of its code are on huge pages.
-huge() {
-  awk '/^[0-9a-f]+-/ { code = $2 ~ /x/ } code && /^(AnonHugePages|ShmemPmdMapped|FilePmdMapped):/ { sum += $2 } END { print sum + 0 }' "/proc/$1/smaps"
-}
-# Of 8 MB at least three huge pages.
+# Of 8 MB three huge pages are whole.
 is_huge() {
   local pid
   pid=$(large "$1" | head -n1)
