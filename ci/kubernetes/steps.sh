@@ -110,7 +110,7 @@ echo "ok: a rolling upgrade of the pod: the new one is huge, nothing was restart
 
 pid=$(large shop)
 before=$(huge "$pid")
-helm_one upgrade --set image.tag=2
+helm_one upgrade --set-string image.tag=2
 service_ready
 [ "$(kubectl -n hugelift get pods -o jsonpath='{.items[*].spec.containers[0].image}')" = hugelift:2 ] || fail "the old service runs"
 stays "$before"
