@@ -57,6 +57,7 @@ test-long:
 	ci/vm/matrix --all
 	ci/kubernetes/lint
 	ci/kubernetes/cluster containerd
+	ci/kubernetes/cluster kubelet
 	ci/kubernetes/cluster
 	ci/fuzz.sh 600
 
