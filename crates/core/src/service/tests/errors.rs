@@ -107,7 +107,7 @@ fn issue_33_the_other_tables() {
         ("[metrics]\nsocket = \"/run/\"", "x: line 2: socket: '/run/' is not the path of a file"),
         ("[metrics]\ntextfile = \"/..\"", "x: line 2: textfile: '/..' is not the path of a file"),
         ("[metrics]\ntextfile = \"/a\\u0000b\"", "x: line 2: textfile: '/a\\x00b' is not"),
-        ("[metrics]\naddress = \"0.0.0.0\"", "x: line 2: unknown field `address`"),
+        ("[metrics]\nhost = \"0.0.0.0\"", "x: line 2: unknown field `host`"),
         ("[keep]\nprograms = [\"a\"]\nbudget = \"5X\"", "x: line 3: budget: '5X' is not a size"),
         ("[keep]\nfiles = [\"a\"]", "x: line 2: files: 'a' is not an absolute path"),
         ("[keep]\nprogram = [\"a\"]", "x: line 2: unknown field `program`"),
