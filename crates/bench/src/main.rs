@@ -14,6 +14,7 @@ mod databases;
 mod demo;
 mod equal;
 mod equal_switched;
+mod fleet;
 mod hashes;
 mod hot;
 mod jit;
@@ -64,7 +65,9 @@ usage: hugelift-bench COMMAND [--rounds N] [--megabytes N] [--only PROGRAM]
   jit       programs that make their code while they run: bare, after attach, and by their own switch
   shm       PostgreSQL with 2 GB of shared buffers in small pages, after attach, and by huge_pages=on with a pool
   peers     entering and exiting of the epoch crate, against ConcurrencyKit and userspace RCU
-  all       all of these except the demo, advise and advise-memory
+  fleet     simulates a fleet of machines with hugelift service; it measures nothing, and has options of its own:
+            fleet --NAME VALUE (fleet help lists them)
+  all       all of these except the demo, advise, advise-memory and fleet
   program LINKING
             makes the program with 64 MB of code, linked dynamic, static or static-pie, and
             prints a command that runs it for a second or two (for hugelift compare)
@@ -88,6 +91,9 @@ fn main() -> ExitCode {
 
 fn run(mut args: impl Iterator<Item = String>) -> Result<ExitCode> {
     let command = args.next().context(USAGE)?;
+    if command == "fleet" {
+        return fleet::run(args).map(|()| ExitCode::SUCCESS);
+    }
     let linking = if command == "program" { args.next() } else { None };
     let mut options = Options { rounds: None, megabytes: 64, only: None };
     while let Some(option) = args.next() {
