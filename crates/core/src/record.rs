@@ -356,6 +356,22 @@ mod tests {
     }
 
     #[test]
+    fn issue_33_8_each_node_has_a_record_of_its_own() {
+        assert_eq!(record_name_on(0xfe00, 0x12, Some(1)), "fe00-12@node1.json");
+        assert_eq!(record_name_on(0xfe00, 0x12, None), record_name(0xfe00, 0x12));
+        assert_eq!(inode_of("fe00-12@node63.json"), Some(0x12));
+        for name in ["fe00-12@node.json", "fe00-12@node01.json", "fe00-12@node-1.json", "fe00-12@1.json"] {
+            assert!(!is_record(name), "{name}");
+        }
+        // One for all nodes is written as earlier versions wrote it.
+        let text = |record: &Record| String::from_utf8(record.to_json().unwrap()).unwrap();
+        assert!(!text(&record()).contains("node"));
+        let of_node = Record { node: Some(1), ..record() };
+        assert!(text(&of_node).contains(r#""node":1"#));
+        assert_eq!(Record::parse(&of_node.to_json().unwrap()).unwrap(), of_node);
+    }
+
+    #[test]
     fn contradictions_are_refused() {
         let refused = |change: fn(&mut Record)| {
             let mut bad = record();
