@@ -101,7 +101,8 @@ impl Store {
         access: &mut AccessCheck,
     ) -> Vec<Found> {
         let name = query.record_name(source);
-        let Some((mut record, noted)) = self.read(&name) else { return Vec::new() };
+        let of_node = self.read(&name).filter(|(record, _)| record.node == query.node);
+        let Some((mut record, noted)) = of_node else { return Vec::new() };
         if record.public && self.may_publish() && self.is_private_now(&record, query, access) {
             self.forget(&name, &record);
             return Vec::new();
