@@ -3,6 +3,7 @@
 //! could be, and why the rest is not.
 
 mod folios;
+mod placed;
 
 use crate::failure::{Exit, Failure};
 use crate::options::{PolicyArgs, heading};
@@ -229,5 +230,7 @@ fn shown(report: &Report, args: &InspectArgs) -> Result<String, Failure> {
     if args.json {
         return output::json(report);
     }
-    Ok(text(report, &Style { width: terminal::width().unwrap_or(80), verbose: args.verbose }))
+    let placed = report.pid.and_then(placed::line).unwrap_or_default();
+    let style = Style { width: terminal::width().unwrap_or(80), verbose: args.verbose };
+    Ok(text(report, &style) + &placed)
 }

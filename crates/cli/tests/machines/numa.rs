@@ -7,7 +7,7 @@ use crate::grow::{Big, grow};
 use crate::huge::{Pool, option, sizes, thp};
 use crate::look::{From, Look, Part};
 use crate::mask::{Mask, under};
-use crate::place::{alone, lacks, needs_root, tmpfs};
+use crate::place::{alone, hugelift, lacks, needs_root, tmpfs};
 use crate::start::{bare, lifted, run};
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -211,6 +211,23 @@ fn held(command: &mut Command) -> (Look, String) {
     (Look::all(&text).swap_remove(0), maps)
 }
 
+/// Returns what `hugelift inspect` says of the nodes of a process that waits, and ends the process.
+fn inspected(command: &mut Command) -> String {
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut text = String::new();
+    while !text.ends_with("\nend\n") {
+        assert_ne!(out.read_line(&mut text).unwrap(), 0, "{text}");
+    }
+    let report = Command::new(hugelift()).args(["inspect", &child.id().to_string()]).output().unwrap();
+    child.stdin.take().unwrap().write_all(b"\n").unwrap();
+    out.read_to_string(&mut text).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(42));
+    let report = String::from_utf8(report.stdout).unwrap();
+    let line = report.lines().find(|line| line.contains("the nearest to this process"));
+    line.unwrap_or_else(|| panic!("{report}")).to_string()
+}
+
 /// Returns which of the two nodes have pages of `part`, whose stated and loaded addresses must be
 /// equal and start on a huge page.
 fn nodes_of(part: Part, numa_maps: &str) -> [bool; 2] {
@@ -334,6 +351,12 @@ fn issue_33_8_each_node_has_its_copy() {
         let records = records(&store);
         let on = |node| records.iter().filter(|name| name.ends_with(&format!("@node{node}.json"))).count();
         assert_eq!((records.len(), on(0), on(1)), if apart { (2, 1, 1) } else { (1, 0, 0) }, "{records:?}");
+        let mut command = lifted(&options, &big.path, &["hold"]);
+        let line = inspected(pinned(command.env("HUGELIFT_STORE", &store), 1));
+        println!("numa: {options:?}: {line}");
+        let remote = line.split("; ").nth(1).unwrap().split(" on other").next().unwrap().to_string();
+        // The file's own pages at the edges, and libraries, may be on any node.
+        assert_eq!(remote.ends_with(" MB"), !apart, "{line}");
         println!("numa: {options:?}: {} of 2 processes have all their pages remote", u32::from(!apart));
     }
 }
