@@ -10,5 +10,6 @@ mod boot;
 mod containers;
 mod files;
 mod profiles;
+mod servers;
 mod service;
 mod table;
