@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a user does whose processes the service takes: processes that end, are traced, stopped or executed anew while they are
+//! lifted, names, floods, and files that change. It harms no process, delays no other, and is written to no terminal.
+
+use super::common::cache::copy;
+use super::common::level::rounds;
+use super::host::{Game, Host};
+use crate::{need, need_root};
+use std::fs;
+use std::time::Duration;
+
+/// How much longer the lift of an honest program may take beside a hostile one, on a machine that other tests keep busy: the
+/// service gives one process up after 15 s.
+const DELAY: Duration = Duration::from_secs(60);
+
+/// Plays games, and checks that they delay no honest program.
+fn play(games: &[&[&str]]) {
+    let mut host = Host::start();
+    let usual = host.lifts();
+    for words in games {
+        let name = words.join(" ");
+        let mut game = host.game(words);
+        let took = host.lifts();
+        println!("{name}: lifted after {took:?}, usually {usual:?}");
+        assert!(took < usual + DELAY, "{name}: lifted after {took:?}, usually {usual:?}");
+        game.goes_on(&name);
+        host.is_sound();
+    }
+}
+
+/// They end at any moment of a lift.
+#[test]
+fn issue_33_processes_that_end_while_they_are_lifted_delay_nobody() {
+    need_root!();
+    need!("setpriv", "nice");
+    let mut host = Host::start();
+    let usual = host.lifts();
+    let mut took = Duration::ZERO;
+    let all: Vec<u64> = (0..rounds(40, 200)).map(|i| 200 + i * 379 % 2300).collect();
+    for (i, few) in all.chunks(4).enumerate() {
+        let start = |ms: &u64| (*ms, host.game(&["exits", &ms.to_string()]));
+        let games: Vec<(u64, Game)> = few.iter().map(start).collect();
+        // As they run.
+        if i == all.len() / 8 {
+            took = host.lifts();
+        }
+        games.into_iter().for_each(|(ms, game)| game.ends(&format!("exits {ms}")));
+    }
+    println!("lifted after {took:?}, usually {usual:?}");
+    assert!(took < usual + DELAY, "lifted after {took:?}, usually {usual:?}");
+    host.is_sound();
+    assert!(host.lifts() < usual + DELAY);
+}
+
+#[test]
+fn issue_33_games_with_ptrace_and_signals_delay_nobody() {
+    need_root!();
+    need!("setpriv", "nice");
+    play(&[&["traced"], &["seized"], &["stopped"]]);
+}
+
+#[test]
+fn issue_33_hostile_names_and_programs_that_change_delay_nobody() {
+    need_root!();
+    need!("setpriv", "nice");
+    play(&[&["names"], &["execs", "50"], &["execs", "900"]]);
+}
+
+#[test]
+fn issue_33_a_flood_of_processes_delays_nobody() {
+    need_root!();
+    need!("setpriv", "nice");
+    play(&[&["floods"]]);
+}
+
+/// The file of a program is replaced, made empty and removed while its processes are lifted. It is the user's own.
+#[test]
+fn issue_33_files_that_change_while_they_are_lifted_harm_nobody() {
+    need_root!();
+    need!("setpriv", "nice");
+    let mut host = Host::start();
+    let usual = host.lifts();
+    let (path, kept) = (host.path("user/games"), host.path("kept"));
+    copy(&path, &kept);
+    for i in 0..rounds(6, 30) {
+        let games: Vec<Game> = (0..2).map(|_| host.game(&["exits", "2000"])).collect();
+        std::thread::sleep(Duration::from_millis(300 * (i % 6)));
+        // A file that runs cannot be written to, so another takes its place, as in an upgrade; then one that is no program.
+        let new = host.path("user/new");
+        if i % 2 == 0 {
+            copy(&kept, &new);
+        } else {
+            fs::write(&new, vec![0; 4096]).expect("write");
+        }
+        fs::rename(&new, &path).expect("rename");
+        games.into_iter().for_each(|game| game.ends("a file is replaced"));
+        fs::remove_file(&path).expect("remove");
+        copy(&kept, &path);
+    }
+    let took = host.lifts();
+    assert!(took < usual + DELAY, "lifted after {took:?}, usually {usual:?}");
+    host.is_sound();
+}
