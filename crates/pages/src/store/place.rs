@@ -208,8 +208,11 @@ pub fn unmount() -> Result<(), StoreError> {
     // We have made the mount point and the folder above too; they stay if there is anything in them.
     for point in Path::new(MACHINE_WIDE).ancestors().take(2) {
         if is_at(point) {
-            nix::mount::umount2(point, nix::mount::MntFlags::MNT_DETACH)
-                .map_err(|e| StoreError::io("unmount", point, e))?;
+            match nix::mount::umount2(point, nix::mount::MntFlags::MNT_DETACH) {
+                // The list also names a mount that another one hides.
+                Ok(()) | Err(Errno::EINVAL) => {}
+                Err(e) => return Err(StoreError::io("unmount", point, e)),
+            }
         }
         let _ = std::fs::remove_dir(point);
     }
