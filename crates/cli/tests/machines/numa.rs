@@ -328,7 +328,7 @@ fn issue_33_8_each_node_has_its_copy() {
     let Some(base) = tmpfs() else { lacks!("no tmpfs from which programs may run") };
     let big = grow("vm_big.static", page);
     for (options, apart) in [(&["--numa", "each"][..], true), (&[], false)] {
-        let dir = tempfile::TempDir::new_in(&base).unwrap();
+        let dir = tempfile::TempDir::new_in(base).unwrap();
         let store = dir.path().join("store");
         let options = [&["--backing", "shared"], options].concat();
         // The second round makes nothing.
@@ -366,7 +366,7 @@ fn issue_33_8_each_node_has_its_copy() {
 fn issue_33_8_a_node_without_memory_for_it() {
     let (_alone, page) = two_nodes!();
     let Some(base) = tmpfs() else { lacks!("no tmpfs from which programs may run") };
-    let dir = tempfile::TempDir::new_in(&base).unwrap();
+    let dir = tempfile::TempDir::new_in(base).unwrap();
     let store = dir.path().join("store");
     let big = grow("vm_big.static", page);
     let set = Cpuset::new("0");
@@ -387,7 +387,7 @@ fn issue_33_8_one_node_has_one_copy() {
     }
     let Some(page) = thp() else { lacks!("no transparent huge pages") };
     let Some(base) = tmpfs() else { lacks!("no tmpfs from which programs may run") };
-    let dir = tempfile::TempDir::new_in(&base).unwrap();
+    let dir = tempfile::TempDir::new_in(base).unwrap();
     let store = dir.path().join("store");
     let big = grow("vm_big.static", page);
     let starts = [&["--backing", "shared", "--numa", "each"][..], &["--backing", "shared"]];

@@ -22,7 +22,10 @@ fn of_rule(line: &str) -> String {
 fn issue_33_8_copies_for_each_node_need_copies() {
     let rule = |acts: &str| format!("[[rule]]\nname = \"a\"\ndo = [{acts}]\nper_node = true\n");
     let taken = super::policy(&rule("\"code\", \"memory\""));
-    assert!(taken.rules()[0].per_node && !super::policy("[[rule]]\nname = \"a\"\ndo = [\"code\"]\n").rules()[0].per_node);
+    assert!(
+        taken.rules()[0].per_node
+            && !super::policy("[[rule]]\nname = \"a\"\ndo = [\"code\"]\n").rules()[0].per_node
+    );
     let why = error_of(&[("service.toml", &rule("\"pagecache\""))]);
     assert!(why.contains("line 4: per_node: only code is copied for each node"), "{why}");
 }

@@ -323,6 +323,7 @@ pub fn policy() -> impl Strategy<Value = Policy> {
             parts,
             objects: ObjectFilter::new(&[], &except).unwrap(),
             within,
+            per_node: false,
             backings,
             data_backings,
             span,
