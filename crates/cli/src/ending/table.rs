@@ -288,6 +288,20 @@ pub const ALL: &[Ending] = &[
         ],
     },
     Ending {
+        command: "service apply",
+        status: &[
+            ("0", "the offers are listed, or those that were named are carried out"),
+            ("125", "no daemon answers, there is no such offer, or its command fails; stderr says why"),
+        ],
+        examples: &[
+            Example { line: "hugelift service apply", what: "list what needs a person's decision" },
+            Example {
+                line: "hugelift service apply /usr/sbin/mariadbd",
+                what: "carry out the offer of this name",
+            },
+        ],
+    },
+    Ending {
         command: "service report",
         status: &[("0", "success"), ("125", "there is no ledger, or it cannot be read; stderr says why")],
         examples: &[
