@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The layers of an overlay (overlayfs), as `/proc/PID/mountinfo` shows them, and where a file of it can lie in them.
+//! The layers of an overlay (overlayfs), as `/proc/self/mountinfo` shows them, and where a file of it can lie in them.
 //!
 //! A container's files are those of the layers of its image. The paths of the layers are as whoever mounted has given them:
 //! containerd and Docker shorten them to paths below the folder that has all layers.
+//!
+//! Only lower layers count. The container writes to the upper one, so a path in it leads tomorrow where the container wants.
 
 use crate::mounts::Device;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 /// The folders that have all layers: of Podman and CRI-O, of Docker, and of containerd and its kin.
 const STORES: [&str; 4] = [
@@ -16,41 +18,34 @@ const STORES: [&str; 4] = [
     "/var/lib/containerd/io.containerd.snapshotter.v1.overlayfs/snapshots",
     "/var/lib/rancher/k3s/agent/containerd/io.containerd.snapshotter.v1.overlayfs/snapshots",
 ];
-/// As many layers as the kernel takes (`OVL_MAX_STACK` of fs/overlayfs).
-const MOST_LAYERS: usize = 500;
+/// More layers than images have: Docker allows 127.
+const MOST_LAYERS: usize = 128;
 
 /// A mounted overlay.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Overlay {
     /// Its device.
     pub device: Device,
-    /// Which of its folders is mounted.
-    root: PathBuf,
-    /// Where it is mounted.
-    point: PathBuf,
-    /// The layers, the uppermost first.
-    layers: Vec<PathBuf>,
+    /// The layer that is written to.
+    upper: Option<PathBuf>,
+    /// The other layers, the uppermost first.
+    lower: Vec<PathBuf>,
 }
 
-/// Parses `/proc/PID/mountinfo` (proc_pid_mountinfo(5)). A line that cannot be understood is left out.
+/// Parses `/proc/self/mountinfo` (proc_pid_mountinfo(5)). A line that cannot be understood is left out. What a process of
+/// another user mounts must not be parsed: it says that any folder is a layer.
 pub fn parse(mountinfo: &[u8]) -> Vec<Overlay> {
     mountinfo.split(|byte| *byte == b'\n').filter_map(line).collect()
 }
 
-/// Returns the paths where the file at `path` of the overlay `device` can lie, in the order in which the layers hide each other.
-/// The overlay must be mounted there.
-pub fn places(overlays: &[Overlay], device: Device, path: &Path) -> Vec<PathBuf> {
-    let its = overlays.iter().filter(|one| one.device == device && path.starts_with(&one.point));
-    // The last of several at one place hides the others.
-    its.max_by_key(|one| one.point.as_os_str().len()).map(|one| one.places(path)).unwrap_or_default()
+/// Returns the folders in one of which the files of the overlay `device` lie, in the order in which they hide each other.
+pub fn layers(overlays: &[Overlay], device: Device) -> Vec<PathBuf> {
+    overlays.iter().find(|one| one.device == device).map(Overlay::layers).unwrap_or_default()
 }
 
 impl Overlay {
-    fn places(&self, path: &Path) -> Vec<PathBuf> {
-        let below = path.strip_prefix(&self.point).unwrap_or(path);
-        let inside: PathBuf = self.root.components().chain(below.components()).filter(is_name).collect();
-        let layers = self.layers.iter().flat_map(|layer| self.whole(layer));
-        layers.map(|layer| layer.join(&inside)).collect()
+    fn layers(&self) -> Vec<PathBuf> {
+        self.lower.iter().flat_map(|layer| self.whole(layer)).collect()
     }
 
     /// Returns the paths that a layer can have: itself, or below the folders that have all layers.
@@ -59,7 +54,7 @@ impl Overlay {
             return vec![layer.into()];
         }
         // The upper layer is `ID/diff` or `NUMBER/fs` there.
-        let upper = self.layers.first().filter(|upper| upper.has_root());
+        let upper = self.upper.as_ref().filter(|upper| upper.has_root());
         let own = upper.and_then(|upper| upper.parent()?.parent()).map(Path::to_path_buf);
         let stores: Vec<PathBuf> = match own {
             Some(own) => vec![own],
@@ -69,27 +64,22 @@ impl Overlay {
     }
 }
 
-fn is_name(component: &Component) -> bool {
-    matches!(component, Component::Normal(_))
-}
-
 /// Parses `77 50 0:41 / / rw,relatime shared:1 - overlay overlay rw,lowerdir=/a:/b,upperdir=/c,workdir=/d`.
 fn line(line: &[u8]) -> Option<Overlay> {
     let mut words = line.split(|byte| *byte == b' ');
     let device = std::str::from_utf8(words.nth(2)?).ok()?;
     let (major, minor) = device.split_once(':')?;
-    let (root, point) = (path(&unescaped(words.next()?)), path(&unescaped(words.next()?)));
     words.find(|word| *word == b"-")?;
     if words.next()? != b"overlay" {
         return None;
     }
     let options = words.nth(1)?;
-    let layers = layers(options);
-    Some(Overlay { device: (major.parse().ok()?, minor.parse().ok()?), root, point, layers })
+    let (upper, lower) = split_options(options);
+    Some(Overlay { device: (major.parse().ok()?, minor.parse().ok()?), upper, lower })
 }
 
 /// Returns the layers in the options: the upper one, and the lower ones in their order.
-fn layers(options: &[u8]) -> Vec<PathBuf> {
+fn split_options(options: &[u8]) -> (Option<PathBuf>, Vec<PathBuf>) {
     let (mut upper, mut lower) = (None, Vec::new());
     for option in options.split(|byte| *byte == b',') {
         let Some(at) = option.iter().position(|byte| *byte == b'=') else { continue };
@@ -101,7 +91,8 @@ fn layers(options: &[u8]) -> Vec<PathBuf> {
             _ => {}
         }
     }
-    upper.into_iter().chain(lower).take(MOST_LAYERS).collect()
+    lower.truncate(MOST_LAYERS);
+    (upper, lower)
 }
 
 /// Splits a list of layers at each `:` without a backslash before it.
@@ -158,62 +149,56 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn of(options: &str, path: &str) -> Vec<String> {
+    fn of(options: &str) -> Vec<String> {
         let line = format!("77 50 0:41 / / rw,relatime shared:1 - overlay overlay rw,{options}\n");
-        let places = places(&parse(line.as_bytes()), (0, 41), Path::new(path));
-        places.into_iter().map(|place| place.into_os_string().into_string().expect("text")).collect()
+        let layers = layers(&parse(line.as_bytes()), (0, 41));
+        layers.into_iter().map(|layer| layer.into_os_string().into_string().expect("text")).collect()
     }
 
     #[test]
     fn issue_33_7_the_layers_of_real_mounts() {
         let podman =
             "lowerdir=/s/overlay/l/GB,upperdir=/s/overlay/2d/diff,workdir=/s/overlay/2d/work,uuid=on";
-        assert_eq!(of(podman, "/usr/bin/x"), ["/s/overlay/2d/diff/usr/bin/x", "/s/overlay/l/GB/usr/bin/x"]);
+        assert_eq!(of(podman), ["/s/overlay/l/GB"]);
         let docker = "lowerdir=l/AA:l/BB,upperdir=/d/overlay2/7/diff,workdir=/d/overlay2/7/work";
-        assert_eq!(of(docker, "/x"), ["/d/overlay2/7/diff/x", "/d/overlay2/l/AA/x", "/d/overlay2/l/BB/x"]);
+        assert_eq!(of(docker), ["/d/overlay2/l/AA", "/d/overlay2/l/BB"]);
         let containerd = "lowerdir=2/fs:1/fs,upperdir=/c/snapshots/3/fs,workdir=/c/snapshots/3/work";
-        assert_eq!(
-            of(containerd, "/x"),
-            ["/c/snapshots/3/fs/x", "/c/snapshots/2/fs/x", "/c/snapshots/1/fs/x"]
-        );
-        assert_eq!(of("lowerdir+=/a,lowerdir+=/b,datadir+=/c", "/x"), ["/a/x", "/b/x", "/c/x"]);
-        assert_eq!(of("lowerdir=l/AA", "/x").len(), STORES.len());
-        assert_eq!(of("lowerdir=/a::/data", "/x"), ["/a/x", "/data/x"]);
+        assert_eq!(of(containerd), ["/c/snapshots/2/fs", "/c/snapshots/1/fs"]);
+        assert_eq!(of("lowerdir+=/a,lowerdir+=/b,datadir+=/c"), ["/a", "/b", "/c"]);
+        assert_eq!(of("lowerdir=l/AA").len(), STORES.len());
+        assert_eq!(of("lowerdir=/a::/data"), ["/a", "/data"]);
+        let many: Vec<String> = (0..600).map(|number| format!("lowerdir+=/{number}")).collect();
+        assert_eq!(of(&many.join(",")).len(), MOST_LAYERS);
     }
 
     #[test]
     fn issue_33_7_names_with_signs_that_are_escaped() {
         // The mount option has `/a\:b`, and the kernel writes the backslash as \134.
-        assert_eq!(of(r"lowerdir=/a\134:b:/c\040d\054e", "/x"), ["/a:b/x", "/c d,e/x"]);
-        assert_eq!(of(r"lowerdir=/l,upperdir=/u\134\134x", "/y"), [r"/u\x/y", "/l/y"]);
+        assert_eq!(of(r"lowerdir=/a\134:b:/c\040d\054e"), ["/a:b", "/c d,e"]);
+        assert_eq!(of(r"lowerdir=1/fs,upperdir=/u\134\134x/2/fs"), [r"/u\x/1/fs"]);
     }
 
     #[test]
-    fn issue_33_7_the_mount_that_a_path_goes_through() {
+    fn issue_33_7_the_overlay_of_a_device() {
         let text = b"70 1 0:40 / / rw - ext4 /dev/vda rw\n\
             71 70 0:41 /sub /m rw - overlay overlay rw,lowerdir=/a\n\
             72 71 0:42 / /m/inner rw - overlay overlay rw,lowerdir=/b\n\
-            73 70 0:41 / /mm rw - overlay overlay rw,lowerdir=/a\n\
             nonsense\n74 70 0:x / /y rw - overlay overlay rw,lowerdir=/a\n75 70 0:44 / /z rw - overlay\n";
         let overlays = parse(text);
-        assert_eq!(overlays.len(), 3);
-        let at = |device, path: &str| places(&overlays, device, Path::new(path));
-        assert_eq!(at((0, 41), "/m/x"), [PathBuf::from("/a/sub/x")]);
-        assert_eq!(at((0, 42), "/m/inner/x"), [PathBuf::from("/b/x")]);
-        assert_eq!(at((0, 41), "/mm/x"), [PathBuf::from("/a/x")]);
-        assert!(at((0, 42), "/mm/x").is_empty() && at((0, 40), "/x").is_empty());
+        assert_eq!(overlays.len(), 2);
+        assert_eq!(layers(&overlays, (0, 41)), [PathBuf::from("/a")]);
+        assert_eq!(layers(&overlays, (0, 42)), [PathBuf::from("/b")]);
+        assert!(layers(&overlays, (0, 40)).is_empty());
     }
 
     proptest! {
         #[test]
-        fn issue_33_7_any_text_has_places_below_its_layers(
+        fn issue_33_7_any_text_has_layers_with_a_root(
             options in "(lowerdir=|upperdir=|,|:|/|[a-z]|\\\\|\\\\13[0-9]|\\.\\.|\\PC){0,20}",
-            path in "/([a-z]|/|\\.\\.){0,8}",
         ) {
             let line = format!("77 50 0:41 / / rw - overlay overlay rw,{options}\n");
-            let overlays = parse(line.as_bytes());
-            for place in places(&overlays, (0, 41), Path::new(&path)) {
-                prop_assert!(place.has_root());
+            for layer in layers(&parse(line.as_bytes()), (0, 41)) {
+                prop_assert!(layer.has_root());
             }
         }
     }

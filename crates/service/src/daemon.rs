@@ -7,6 +7,7 @@ use crate::answers::clients::Clients;
 use crate::answers::process::ProcessStatus;
 use crate::answers::socket::{Socket, SocketError};
 use crate::answers::status::Status;
+use crate::cgroups;
 use crate::files::settings::{Settings, Source, memory};
 use crate::files::watch::{self, Changes};
 use crate::files::worker::{Done, Task, Worker};
@@ -52,6 +53,8 @@ const RELOCK_AFTER: Duration = Duration::from_secs(60);
 pub fn run(source: Source, socket: Option<&Path>, ledger: Option<PathBuf>) -> Result<(), String> {
     // Blocked before the socket is made, which a signal would leave behind.
     let signals = signals(&[Signal::SIGHUP, Signal::SIGTERM, Signal::SIGINT])?;
+    // Before there are other threads, which are in the namespace of the one that starts them.
+    cgroups::leave_own_namespace();
     let settings = source.read()?;
     let socket = match Socket::new(socket) {
         Ok(socket) => Some(socket),

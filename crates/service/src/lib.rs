@@ -17,6 +17,7 @@
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod answers;
+mod cgroups;
 pub mod containers;
 pub mod daemon;
 mod files;

@@ -40,7 +40,8 @@ fn why(file: &FileStatus) -> String {
     let mut words: Vec<&str> = cured.map(|obstacle| obstacle.detail.as_str()).collect();
     words.sort_unstable();
     words.dedup();
-    words.join("; ")
+    // A line of the list.
+    words.join("; ").replace('\n', " ")
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use crate::failure::{Exit, Failure};
 use crate::output;
 use clap::Args;
 use hugelift_core::addr::human_bytes;
+use hugelift_core::printable::{printable, quoted};
 use hugelift_core::service::offer::Offer;
 use hugelift_doctor::pool_wanted::pool_wanted;
 use hugelift_doctor::{Finding, diagnose, read};
@@ -28,6 +29,7 @@ const ASKED: usize = 32;
 const SETTINGS: [&str; 4] = ["thp-never", "thp-size-never", "shmem-off", "shmem-unaligned"];
 /// The folder whose files systemd-tmpfiles(8) carries out at boot.
 const AT_BOOT: &str = "/etc/tmpfiles.d";
+const UNTIL_BOOT: &str = "set it at every boot: there is no /etc/tmpfiles.d here";
 
 /// List what the service could have on huge pages if you agreed, and do what is named
 ///
@@ -78,7 +80,7 @@ pub fn run(args: &ApplyArgs) -> Result<Exit, Failure> {
 fn named<'a>(offers: &'a [Offer], name: &str) -> Result<&'a Offer, Failure> {
     let found = offers.iter().find(|offer| offer.name == name);
     found.ok_or_else(|| {
-        let name = hugelift_core::printable::printable(name);
+        let name = printable(name);
         format!("there is no offer '{name}'; hugelift service apply lists those that there are").into()
     })
 }
@@ -118,7 +120,7 @@ fn of_setting(finding: &Finding) -> Option<Offer> {
         what: finding.title.clone(),
         costs: format!("it holds for all programs of the machine: {}", finding.why),
         command: format!("set -e; {now}{at_boot}"),
-        after: finding.advice.clone(),
+        after: finding.advice.clone().or_else(|| (!is_kept).then(|| UNTIL_BOOT.into())),
         undo: before.map(|before| format!("echo {before} > {path}{forget}")),
     })
 }
@@ -133,7 +135,9 @@ fn of_pools(status: &Status, tree: &Tree) -> Vec<Offer> {
     let mut all: Vec<Offer> = Vec::new();
     for wanted in wanted {
         let pages = wanted.bytes.div_ceil(pool.page_size);
-        let name = wanted.program.rsplit('/').next().unwrap_or_default();
+        // It is a line of the list, whatever a program is called.
+        let program = printable(&wanted.program).replace(['\n', '\t'], " ");
+        let name = program.rsplit('/').next().unwrap_or_default();
         let name = format!("pool-{name}");
         // One of a name: who restarts the program asks again for the others.
         if all.iter().any(|offer| offer.name == name) {
@@ -141,10 +145,10 @@ fn of_pools(status: &Status, tree: &Tree) -> Vec<Offer> {
         }
         let size = human_bytes(pages.saturating_mul(pool.page_size));
         all.push(Offer {
-            what: format!("{} has asked for pages of a pool, and got none", wanted.program),
+            what: format!("{program} is set to take pages of a pool, and has none"),
             costs: format!("{size} of memory that nothing else can use any more"),
             command: format!("hugelift pool set --persist +{pages}"),
-            after: Some(format!("restart {}", wanted.program)),
+            after: Some(format!("restart {program}")),
             undo: Some(format!("hugelift pool set --persist -- -{pages}")),
             name,
         });
@@ -168,6 +172,6 @@ fn text(offers: &[Offer]) -> String {
             out += &format!("    {what:<5} {words}\n");
         }
     }
-    let example = hugelift_core::printable::quoted(offers[0].name.as_ref());
+    let example = quoted(offers[0].name.as_ref());
     out + &format!("to have one carried out: hugelift service apply {example}\n")
 }

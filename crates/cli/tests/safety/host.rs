@@ -153,6 +153,13 @@ impl Drop for Host {
 pub struct Game(Child);
 
 impl Game {
+    /// Waits until nice(1) and setpriv(1) have become the game, which needs its file until then.
+    pub fn has_begun(&self) {
+        let is_game =
+            || fs::read_link(format!("/proc/{}/exe", self.0.id())).is_ok_and(|exe| exe.ends_with("games"));
+        until("the game begins", is_game);
+    }
+
     /// Checks that no process of it has seen a wrong byte: it would have ended.
     pub fn goes_on(&mut self, name: &str) {
         assert_eq!(self.0.try_wait().expect("wait"), None, "{name}: a process was harmed");

@@ -84,6 +84,7 @@ fn issue_33_files_that_change_while_they_are_lifted_harm_nobody() {
     copy(&path, &kept);
     for i in 0..rounds(6, 30) {
         let games: Vec<Game> = (0..2).map(|_| host.game(&["exits", "2000"])).collect();
+        games.iter().for_each(Game::has_begun);
         std::thread::sleep(Duration::from_millis(300 * (i % 6)));
         // A file that runs cannot be written to, so another takes its place, as in an upgrade; then one that is no program.
         let new = host.path("user/new");

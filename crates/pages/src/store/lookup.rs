@@ -101,8 +101,7 @@ impl Store {
         access: &mut AccessCheck,
     ) -> Vec<Found> {
         let name = query.record_name(source);
-        let of_node = self.read(&name).filter(|(record, _)| record.node == query.node);
-        let Some((mut record, noted)) = of_node else { return Vec::new() };
+        let Some((mut record, noted)) = self.read_of(query, &name) else { return Vec::new() };
         if record.public && self.may_publish() && self.is_private_now(&record, query, access) {
             self.forget(&name, &record);
             return Vec::new();
@@ -163,11 +162,16 @@ impl Store {
         record.entries.iter().map(open).collect()
     }
 
+    /// Reads the record of a name, if it is for the node that is asked for, as its name says.
+    fn read_of(&self, query: &StoreQuery, name: &str) -> Option<(Record, File)> {
+        self.read(name).filter(|(record, _)| record.node == query.node)
+    }
+
     /// Returns whether entries that this process cannot use may be replaced by one for it. Entries that are good stay
     /// if the process is another user's, who may have mapped the file anyhow.
     fn may_replace(&self, query: &StoreQuery, source: &Source) -> bool {
         let name = query.record_name(source);
-        let Some((record, _)) = self.read(&name) else { return true };
+        let Some((record, _)) = self.read_of(query, &name) else { return true };
         let is_good = self.current(&record, source).is_ok_and(|files| {
             record.entries.iter().zip(&files).all(|(entry, file)| source.holds(&entry.spans, file))
         });
@@ -209,7 +213,7 @@ impl Store {
                     .is_ok_and(|files| same(record, &files, query, source).is_some())
         };
         let name = query.record_name(source);
-        let read = || self.read(&name).map(|(record, _)| record).filter(is_usable);
+        let read = || self.read_of(query, &name).map(|(record, _)| record).filter(is_usable);
         if read().is_none() && !self.may_replace(query, source) {
             return Err(StoreError::OtherLayout { path: object.path.clone().into() });
         }

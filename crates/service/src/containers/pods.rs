@@ -45,7 +45,8 @@ impl PodsFile {
         }
         self.again = Instant::now() + PAUSE;
         let stamp = std::fs::metadata(&self.path).ok().map(|meta| stamp(&meta));
-        if stamp.is_some() && stamp == self.tried {
+        // One that could not be read may be readable now: its mode is not part of the stamp.
+        if stamp.is_some() && stamp == self.tried && self.failed.is_none() {
             return false;
         }
         self.tried = stamp;

@@ -7,6 +7,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use hugelift_core::printable::Escape as _;
 use hugelift_core::service::container::described::Container;
+use hugelift_core::service::container::oci::Writer;
 use hugelift_core::service::container::{docker, oci, storage};
 use std::path::{Path, PathBuf};
 
@@ -42,7 +43,8 @@ pub fn find(root: &Path, id: &str) -> Option<Container> {
 
 fn of_containerd(root: &Path, id: &str) -> Option<Container> {
     let namespaces = CONTAINERD.iter().flat_map(|state| folders(&root.join(state).join(TASKS)));
-    namespaces.into_iter().find_map(|folder| parsed(&folder.join(id).join("config.json"), oci::parse))
+    let parse = |json: &[u8]| oci::parse(json, Writer::Containerd);
+    namespaces.into_iter().find_map(|folder| parsed(&folder.join(id).join("config.json"), parse))
 }
 
 /// Returns the folders in a folder.
@@ -54,7 +56,8 @@ fn folders(folder: &Path) -> Vec<PathBuf> {
 fn of_store(root: &Path, id: &str) -> Option<Container> {
     let stores = STORES.map(|store| root.join(store));
     let config = |store: &PathBuf| store.join(CONTAINERS).join(id).join("userdata/config.json");
-    let mut container = stores.iter().find_map(|store| parsed(&config(store), oci::parse))?;
+    let parse = |json: &[u8]| oci::parse(json, Writer::CriO);
+    let mut container = stores.iter().find_map(|store| parsed(&config(store), parse))?;
     let lists = stores.iter().flat_map(|store| LISTS.map(|list| (store, store.join(CONTAINERS).join(list))));
     let image = |(store, list): (&PathBuf, PathBuf)| {
         Some((store.clone(), parsed(&list, |json| storage::image_of(json, id))?))

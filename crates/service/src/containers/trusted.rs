@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Reads a file that nobody but root, or the own user, can change. What is read is bounded, and nothing waits.
 
-use hugelift_linux::io::entry::{Entry, is_trusted};
+use hugelift_linux::io::entry::{Entry, is_written_by_trusted_alone};
 use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
-
-/// The bits of a mode that let others than the owner write.
-const OTHERS_WRITE: u32 = 0o022;
 
 /// Reads a file of at most `most` bytes.
 ///
@@ -16,7 +13,7 @@ const OTHERS_WRITE: u32 = 0o022;
 pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let entry = Entry::find(path)?;
     let (file, meta) = entry.open()?;
-    if entry.exposed().is_some() || !is_trusted(meta.uid()) || meta.mode() & OTHERS_WRITE != 0 {
+    if entry.exposed().is_some() || !is_written_by_trusted_alone(meta.uid(), meta.mode()) {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, "others than root can change it"));
     }
     if meta.len() > most {

@@ -42,12 +42,12 @@ pub struct Observed {
 impl Observed {
     /// Reads which files these processes have mapped, of each once a minute at most.
     pub fn see(&mut self, processes: &[Identity]) {
-        let now = Instant::now();
+        let (now, layers) = (Instant::now(), Layers::default());
         self.read.retain(|process, _| processes.contains(process));
         for process in processes {
             if self.read.get(process).is_none_or(|again| *again <= now) {
                 self.read.insert(*process, now + AGAIN);
-                self.paths.extend(mapped(*process).into_iter().map(|path| (path, now)));
+                self.paths.extend(mapped(*process, &layers).into_iter().map(|path| (path, now)));
             }
         }
         self.paths.retain(|_, seen| now.duration_since(*seen) < REMEMBERED);
@@ -66,10 +66,10 @@ impl Observed {
 
 /// Returns the paths of the files that a process has mapped, of which a mapping may hold a huge page. They lead to these
 /// files here: in a container the paths of the process may lead to others.
-fn mapped((pid, start): Identity) -> Vec<PathBuf> {
+fn mapped((pid, start): Identity, layers: &Layers) -> Vec<PathBuf> {
     let process = Process::new(pid).with_memory();
     let Ok(mappings) = process.maps() else { return Vec::new() };
-    let (files, layers) = (MappedFiles::of(process), Layers::of(process));
+    let files = MappedFiles::of(process);
     let mut known = HashSet::new();
     let is_file = |mapping: &Mapping| {
         mapping.is_file() && !mapping.deleted && mapping.path.has_root() && mapping.range.len() >= LEAST
@@ -78,7 +78,7 @@ fn mapped((pid, start): Identity) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = Vec::new();
     for mapping in mappings.iter().filter(|mapping| is_file(mapping)) {
         if found.len() < MOST_OF_ONE && known.insert(mapping.file) {
-            found.extend(place(&files, &layers, mapping));
+            found.extend(place(&files, layers, mapping));
         }
     }
     // The id may be another process's since.

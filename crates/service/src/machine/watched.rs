@@ -63,6 +63,10 @@ impl Seen {
     }
 }
 
+/// Whoever may label a pod changes the list as often as he likes, and reading all processes anew takes CPU time: it is done
+/// this rarely.
+const PODS_PAUSE: Duration = Duration::from_secs(60);
+
 /// The machine that is watched.
 #[derive(Debug)]
 pub struct Watched {
@@ -73,6 +77,10 @@ pub struct Watched {
     reader: Reader,
     surroundings: Surroundings,
     pods: Option<PathBuf>,
+    /// The list of pods says something that the processes were not read with.
+    pods_differ: bool,
+    /// When all were read anew for that last.
+    began_anew: Option<Instant>,
     /// The processes that the policy takes.
     pub machine: Machine,
     /// When the census is asked again.
@@ -104,6 +112,8 @@ impl Watched {
             reader: Reader::new(),
             surroundings: Surroundings::read(pods.clone()),
             pods,
+            pods_differ: false,
+            began_anew: None,
             machine: Machine::new(policy, memory, ledger),
             wake_at: Instant::now(),
             listens: false,
@@ -123,8 +133,11 @@ impl Watched {
 
     /// Takes what has happened, and reads what is due. That is a bounded amount of work.
     pub fn turn(&mut self) {
-        if self.surroundings.containers.look() {
+        self.pods_differ |= self.surroundings.containers.look();
+        let may_begin = self.began_anew.is_none_or(|at| at.elapsed() >= PODS_PAUSE);
+        if self.pods_differ && may_begin {
             // All are read anew, each as if it had just started.
+            (self.pods_differ, self.began_anew) = (false, Some(Instant::now()));
             self.census = Census::new(self.settings, self.connector.is_some());
             self.wake_at = Instant::now();
         }

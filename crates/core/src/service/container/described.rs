@@ -4,6 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+/// The labels of a container that are known at most.
+const MOST_LABELS: usize = 256;
+/// The longest label, in bytes. Those of Kubernetes have 381 at most.
+const LONGEST_LABEL: usize = 512;
+
 /// What is known about a container.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Container {
@@ -23,9 +28,12 @@ impl Container {
         self.images.extend(name.filter(|name| !name.is_empty()).cloned());
     }
 
-    /// Adds labels.
+    /// Adds labels. Long ones are left out, and so are more than a rule can ask for: images and the owners of pods choose
+    /// how many there are.
     pub fn add_labels(&mut self, labels: &BTreeMap<String, String>) {
-        self.labels.extend(labels.iter().map(|(key, value)| format!("{key}={value}")));
+        let texts = labels.iter().map(|(key, value)| format!("{key}={value}"));
+        let room = MOST_LABELS.saturating_sub(self.labels.len());
+        self.labels.extend(texts.filter(|text| text.len() <= LONGEST_LABEL).take(room));
     }
 
     /// Adds what somebody else knows about it. What is known already of its pod stays.

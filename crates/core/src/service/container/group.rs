@@ -8,8 +8,10 @@
 //!   /kubepods/burstable/podUID/ID                                    without systemd
 //! ```
 //!
-//! Of several ids the first counts: a container may make groups of any name below its own, and so may a user below
-//! `user@UID.service`. So no container of a user is known.
+//! Of several ids the first counts: a container may make groups of any name below its own. So may a user below
+//! `user@UID.service`, a service below its own unit (`Delegate=` in systemd.resource-control(5)), and the root of a container of
+//! LXC or nspawn below that. So the containers of users, and those inside of a unit, such as Quadlet's, are not known. A rule
+//! takes the latter by their unit.
 
 /// The characters of an id: 64 hexadecimal digits.
 const ID: usize = 64;
@@ -33,16 +35,22 @@ pub struct Group {
 pub fn container(cgroup: &str) -> Option<Group> {
     let (mut pod, mut before) = (None, "");
     for name in cgroup.strip_prefix('/')?.split('/') {
-        if name == "user.slice" || name.starts_with("user@") || name == ".." {
-            return None;
-        }
         if let Some(id) = id(name).filter(|id| *id != name || before != PARENT_OF_PODS) {
             return Some(Group { id: id.to_string(), pod });
+        }
+        if is_delegated(name) {
+            return None;
         }
         pod = uid_of_pod(name).or(pod);
         before = name;
     }
     None
+}
+
+/// Returns whether somebody else than root's managers of containers may make groups of any name below this one.
+fn is_delegated(name: &str) -> bool {
+    let is_unit = name.ends_with(".service") || name.ends_with(".scope");
+    is_unit || name == "user.slice" || name.starts_with("user-") || name.starts_with("lxc") || name == ".."
 }
 
 /// Returns whether this is the id of a container, or of an image.
@@ -92,10 +100,9 @@ mod tests {
             "/machine.slice/machine-libpod_pod_OTHER.slice/libpod-ID.scope",
             "/libpod_parent/libpod-ID",
             "/libpod_parent/OTHER/libpod-ID",
-            "/system.slice/web.service/libpod-payload-ID",
             "/default/ID",
             "/system.slice/nerdctl-ID.scope",
-            "/kubepods/besteffort/pod1/ID",
+            "/kubepods/besteffort/pod1c0fe1f4-65d4-4a3c-8b38-1f0b4a3d9e11/ID",
             "/kubepods.slice/kubepods-pod1.slice/crio-ID.scope/container",
         ] {
             assert_eq!(id_of(path).as_deref(), Some(A), "{path}");
@@ -115,6 +122,10 @@ mod tests {
             "/default/one",
             "/docker/IDa",
             "/docker/../ID",
+            "/system.slice/web.service/libpod-payload-ID",
+            "/system.slice/web.service/docker-ID.scope",
+            "/machine.slice/machine-guest.scope/system.slice/docker-ID.scope",
+            "/lxc.payload.guest/docker-ID.scope",
             "/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-ID.scope",
             "/user@1000.service/docker-ID.scope",
         ] {

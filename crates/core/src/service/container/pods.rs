@@ -12,6 +12,8 @@ use std::sync::Arc;
 
 /// By this annotation the pod of a file of the kubelet has the number that its control group shows.
 const STATIC: &str = "kubernetes.io/config.hash";
+/// What the kubelet gives to the copy of a static pod.
+const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// The pods of a machine or a cluster.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -106,10 +108,15 @@ impl Pods {
                 self.by_container.insert(id.to_string(), Arc::new(container));
             }
         }
-        let hash = metadata.annotations.unwrap_or_default().remove(STATIC);
+        let mut annotations = metadata.annotations.unwrap_or_default();
+        let is_static = annotations.contains_key(MIRROR);
+        // The number of another pod is no hash.
+        let hash = annotations.remove(STATIC).filter(|hash| is_static && !hash.contains('-'));
         let of_pod = Arc::new(of_pod);
-        let uids = metadata.uid.into_iter().chain(hash);
-        self.by_pod.extend(uids.map(|uid| (uid, Arc::clone(&of_pod))));
+        if let Some(hash) = hash {
+            self.by_pod.entry(hash).or_insert_with(|| Arc::clone(&of_pod));
+        }
+        self.by_pod.extend(metadata.uid.map(|uid| (uid, of_pod)));
     }
 }
 
@@ -134,7 +141,7 @@ mod tests {
               "status":{{"containerStatuses":[{{"containerID":"containerd://{id}","image":"docker.io/library/mariadb:11"}},
                 {{"image":"later","state":{{"waiting":{{}}}}}}]}}}},
             {{"metadata":{{"name":"kube-proxy","namespace":"kube-system","uid":"u-2",
-              "annotations":{{"kubernetes.io/config.hash":"h-2"}}}}}}]}}"#
+              "annotations":{{"kubernetes.io/config.hash":"h2","kubernetes.io/config.mirror":"h2"}}}}}}]}}"#
         );
         Pods::parse(json.as_bytes()).expect("a list")
     }
@@ -150,10 +157,25 @@ mod tests {
         let whole = "image docker.io/library/mariadb:11, namespace shop, label app=mariadb";
         assert_eq!(find(&pods, "a", None).as_deref(), Some(whole));
         assert_eq!(find(&pods, "b", Some("u-1")).as_deref(), Some("namespace shop, label app=mariadb"));
-        assert_eq!(find(&pods, "b", Some("h-2")).as_deref(), Some("namespace kube-system"));
+        assert_eq!(find(&pods, "b", Some("h2")).as_deref(), Some("namespace kube-system"));
         assert_eq!([find(&pods, "b", None), find(&pods, "b", Some("u-3"))], [None, None]);
         let group = Group { id: "b".repeat(64), pod: None };
         assert!(pods.find(&group, Some("u-2")).is_some(), "by the number that the runtime knows");
+    }
+
+    #[test]
+    fn issue_33_7_a_pod_cannot_have_the_number_of_another() {
+        let pod = |namespace: &str, uid: &str, hash: &str| {
+            format!(
+                r#"{{"metadata":{{"namespace":"{namespace}","uid":"{uid}","annotations":{{"kubernetes.io/config.hash":"{hash}",
+                "kubernetes.io/config.mirror":"{hash}"}}}}}}"#
+            )
+        };
+        let pods = [pod("kube-system", "u-2", "h2"), pod("evil", "u-3", "u-2"), pod("evil", "u-4", "h2")];
+        let pods = Pods::parse(format!("{{\"items\":[{}]}}", pods.join(",")).as_bytes()).expect("a list");
+        for number in ["u-2", "h2"] {
+            assert_eq!(find(&pods, "b", Some(number)).as_deref(), Some("namespace kube-system"), "{number}");
+        }
     }
 
     #[test]

@@ -24,7 +24,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 pub enum Endpoint {
     /// A name in the file system.
     Unix(UnixSocket),
-    /// A port of 127.0.0.1.
+    /// A TCP port.
     Tcp(TcpListener),
 }
 
