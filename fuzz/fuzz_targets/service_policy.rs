@@ -13,6 +13,7 @@ use std::time::Duration;
 fn facts(data: &[u8], uid: u32) -> Facts<'_> {
     let text = std::str::from_utf8(data).unwrap_or("/system.slice/mariadb.service");
     Facts {
+        container: None,
         program: Path::new("/usr/sbin/mariadbd"),
         uid,
         user: Some(text),
