@@ -90,7 +90,7 @@ pub fn nearest(nodes: &[Node], habits: &Habits) -> Option<u32> {
 fn busiest(nodes: &[&Node], threads: &[Ran]) -> Option<u32> {
     let ticks = |node: &Node| -> u64 {
         let here = threads.iter().filter(|thread| node.cpus.has(thread.cpu));
-        here.map(|thread| thread.ticks.saturating_add(1)).fold(0, u64::saturating_add)
+        here.map(|thread| thread.ticks.max(1)).fold(0, u64::saturating_add)
     };
     let used = nodes.iter().map(|node| (ticks(node), node.number)).filter(|(ticks, _)| *ticks > 0);
     used.max_by_key(|(ticks, number)| (*ticks, std::cmp::Reverse(*number))).map(|(_, number)| number)

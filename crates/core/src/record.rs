@@ -365,7 +365,7 @@ mod tests {
         }
         // One for all nodes is written as earlier versions wrote it.
         let text = |record: &Record| String::from_utf8(record.to_json().unwrap()).unwrap();
-        assert!(!text(&record()).contains("node"));
+        assert!(!text(&record()).contains(r#""node""#));
         let of_node = Record { node: Some(1), ..record() };
         assert!(text(&of_node).contains(r#""node":1"#));
         assert_eq!(Record::parse(&of_node.to_json().unwrap()).unwrap(), of_node);

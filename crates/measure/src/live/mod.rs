@@ -8,6 +8,7 @@ mod cpu_clock;
 mod metric;
 mod observed;
 mod reading;
+mod waited_for;
 mod waiting;
 mod work;
 
@@ -16,6 +17,7 @@ pub use cpu_clock::CpuClock;
 pub use metric::Metric;
 pub use observed::{Observed, observe};
 pub use reading::{NoWork, OfProcess, Reading, Source, run};
+pub use waited_for::WaitedFor;
 pub use waiting::{Threads, never_waited};
 pub use work::{Steady, WINDOWS, Window, Work, WorkCounter, choose};
 

@@ -131,17 +131,6 @@ impl Reading {
         let both = self.of.iter().filter_map(|(identity, last)| Some((first.of.get(identity)?, last)));
         both.map(|(first, last)| last.cpu.saturating_sub(first.cpu)).sum()
     }
-
-    /// Returns the CPU time since `first` of processes that have ended and were waited for, less what is known of them. It is
-    /// in no period.
-    pub fn not_counted(&self, first: &Reading) -> Duration {
-        let children = |one: &OfProcess| one.cpu_of_children;
-        let both = self.of.iter().filter_map(|(identity, last)| Some((first.of.get(identity)?, last)));
-        let waited_for: Duration =
-            both.map(|(first, last)| children(last).saturating_sub(children(first))).sum();
-        let ended = first.of.iter().filter(|(identity, _)| !self.of.contains_key(identity));
-        waited_for.saturating_sub(ended.map(|(_, one)| one.cpu + children(one)).sum())
-    }
 }
 
 /// What processes have done in a period, by those that were there at both ends.

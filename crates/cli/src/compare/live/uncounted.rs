@@ -3,8 +3,10 @@
 
 use super::members::Members;
 use anyhow::{Result, bail};
+use hugelift_core::proc_stat::Identity;
 use hugelift_linux::proc::clock::ticks_per_second;
-use hugelift_measure::live::Reading;
+use hugelift_linux::proc::procfs::Process;
+use hugelift_measure::live::{Reading, WaitedFor};
 use hugelift_measure::tree::ProcessTree;
 use std::time::Duration;
 
@@ -22,6 +24,7 @@ pub struct Uncounted {
     counted: Duration,
     /// That of processes that ended within a period.
     pub ended: Duration,
+    waited_for: WaitedFor,
 }
 
 impl Uncounted {
@@ -34,7 +37,12 @@ impl Uncounted {
             Members::One(pid) => Some(ProcessTree::now(*pid)?),
             Members::WithChildren(_) | Members::Group(_) => None,
         };
-        Ok(Uncounted { tree, counted: Duration::ZERO, ended: Duration::ZERO })
+        Ok(Uncounted {
+            tree,
+            counted: Duration::ZERO,
+            ended: Duration::ZERO,
+            waited_for: WaitedFor::default(),
+        })
     }
 
     /// Checks a period.
@@ -47,7 +55,9 @@ impl Uncounted {
         if let (Members::One(pid), Some(tree)) = (members, &self.tree) {
             return works_itself(*pid, tree);
         }
-        self.ended += last.not_counted(first);
+        // What ended between two periods is of no interest.
+        self.waited_for.since_last(first, is_zombie);
+        self.ended += self.waited_for.since_last(last, is_zombie);
         if self.ended + self.counted < ENOUGH || self.ended <= self.counted {
             return Ok(());
         }
@@ -58,6 +68,11 @@ impl Uncounted {
             self.counted.as_secs_f64()
         );
     }
+}
+
+/// Returns whether a process that has ended is waited for by nobody yet.
+fn is_zombie(identity: Identity) -> bool {
+    Process::new(identity.0).stat().is_ok_and(|stat| stat.identity() == identity)
 }
 
 /// Checks that a process does the work itself, where its children are neither lifted nor measured.
