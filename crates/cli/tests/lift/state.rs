@@ -325,7 +325,7 @@ fn on_a_terminal() {
     let (tty, hold) = (plain("tty").build(), fat("hold").build());
     let cmd = Cmd::new([&hold]).under([&tty]);
     let bare = cmd.bare();
-    assert!(bare.stdout.contains("^C") && bare.stdout.ends_with("\nkilled 2\n"), "{bare:?}");
+    assert!(bare.stdout.ends_with("\nkilled 2\n"), "{bare:?}");
     each_backing(|options| drop(same_as(&bare, &cmd, options, str::to_string)));
     let state = fat("state").build();
     let cmd = Cmd::new([&state]).under([&tty]);

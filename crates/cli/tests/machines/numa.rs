@@ -8,7 +8,9 @@ use crate::huge::{Pool, option, sizes, thp};
 use crate::look::{From, Look, Part};
 use crate::mask::{Mask, under};
 use crate::place::{alone, hugelift, lacks, needs_root, tmpfs};
+use crate::shared::records;
 use crate::start::{bare, lifted, run};
+use serde_json::Value;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -18,7 +20,7 @@ use std::process::{Command, Stdio};
 const KINDS: [&str; 2] = ["vm_big.static", "vm_big.pie"];
 const MPOL_BIND: i32 = 2;
 
-fn has_nodes() -> bool {
+pub fn has_nodes() -> bool {
     ["node0", "node1"].iter().all(|n| Path::new("/sys/devices/system/node").join(n).exists())
 }
 
@@ -211,21 +213,26 @@ fn held(command: &mut Command) -> (Look, String) {
     (Look::all(&text).swap_remove(0), maps)
 }
 
-/// Returns what `hugelift inspect` says of the nodes of a process that waits, and ends the process.
-fn inspected(command: &mut Command) -> String {
+/// Returns what `hugelift inspect` says of the nodes of a process that waits, as a line and as data, and ends the process.
+fn inspected(command: &mut Command) -> (String, Value) {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut out = BufReader::new(child.stdout.take().unwrap());
     let mut text = String::new();
     while !text.ends_with("\nend\n") {
         assert_ne!(out.read_line(&mut text).unwrap(), 0, "{text}");
     }
-    let report = Command::new(hugelift()).args(["inspect", &child.id().to_string()]).output().unwrap();
+    let pid = child.id().to_string();
+    let inspect = |words: &[&str]| Command::new(hugelift()).arg("inspect").args(words).output().unwrap();
+    let report = inspect(&[&pid]);
+    let json = inspect(&["--json", &pid]);
     child.stdin.take().unwrap().write_all(b"\n").unwrap();
     out.read_to_string(&mut text).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(42));
     let report = String::from_utf8(report.stdout).unwrap();
     let line = report.lines().find(|line| line.contains("the nearest to this process"));
-    line.unwrap_or_else(|| panic!("{report}")).to_string()
+    let line = line.unwrap_or_else(|| panic!("{report}")).to_string();
+    let mut json: Value = serde_json::from_slice(&json.stdout).unwrap_or_else(|_| panic!("{json:?}"));
+    (line, json["code_on_nodes"].take())
 }
 
 /// Returns which of the two nodes have pages of `part`, whose stated and loaded addresses must be
@@ -307,14 +314,6 @@ fn pinned(command: &mut Command, cpu: usize) -> &mut Command {
     unsafe { command.pre_exec(pin) }
 }
 
-/// Returns the names of a store's records.
-fn records(store: &Path) -> Vec<String> {
-    let names = fs::read_dir(store).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    let mut records: Vec<String> = names.filter(|name| name.ends_with(".json")).collect();
-    records.sort();
-    records
-}
-
 /// Returns the file that numa_maps names for `part`.
 fn file_of(part: Part, numa_maps: &str) -> String {
     let line = numa_maps.lines().find(|l| l.starts_with(&format!("{:x} ", part.start))).unwrap();
@@ -352,11 +351,14 @@ fn issue_33_8_each_node_has_its_copy() {
         let on = |node| records.iter().filter(|name| name.ends_with(&format!("@node{node}.json"))).count();
         assert_eq!((records.len(), on(0), on(1)), if apart { (2, 1, 1) } else { (1, 0, 0) }, "{records:?}");
         let mut command = lifted(&options, &big.path, &["hold"]);
-        let line = inspected(pinned(command.env("HUGELIFT_STORE", &store), 1));
+        let (line, json) = inspected(pinned(command.env("HUGELIFT_STORE", &store), 1));
         println!("numa: {options:?}: {line}");
         let remote = line.split("; ").nth(1).unwrap().split(" on other").next().unwrap().to_string();
         // The file's own pages at the edges, and libraries, may be on any node.
         assert_eq!(remote.ends_with(" MB"), !apart, "{line}");
+        let [near, far] = ["near_bytes", "remote_bytes"].map(|key| json[key].as_u64().expect("bytes"));
+        assert_eq!((&json["nearest"], far >= 1 << 20), (&1.into(), !apart), "{json}");
+        assert!(near >= 1 << 20 || !apart, "{json}");
         println!("numa: {options:?}: {} of 2 processes have all their pages remote", u32::from(!apart));
     }
 }
@@ -376,25 +378,4 @@ fn issue_33_8_a_node_without_memory_for_it() {
     assert_eq!(nodes_of(look.text, &maps), [true, false], "{maps}");
     let records = records(&store);
     assert!(records.len() == 1 && !records[0].contains('@'), "{records:?}");
-}
-
-/// On a machine with one node the option changes nothing.
-#[test]
-fn issue_33_8_one_node_has_one_copy() {
-    let _alone = alone();
-    if has_nodes() {
-        lacks!("two memory nodes");
-    }
-    let Some(page) = thp() else { lacks!("no transparent huge pages") };
-    let Some(base) = tmpfs() else { lacks!("no tmpfs from which programs may run") };
-    let dir = tempfile::TempDir::new_in(base).unwrap();
-    let store = dir.path().join("store");
-    let big = grow("vm_big.static", page);
-    let starts = [&["--backing", "shared", "--numa", "each"][..], &["--backing", "shared"]];
-    let all = starts.map(|options| {
-        let start = run(lifted(options, &big.path, &[]).env("HUGELIFT_STORE", &store));
-        start.look().assert_lifted(page, From::Any);
-        records(&store)
-    });
-    assert!(all[0] == all[1] && all[0].len() == 1 && !all[0][0].contains('@'), "{all:?}");
 }

@@ -6,6 +6,7 @@ use crate::grow::{Big, grow_in};
 use crate::held::Held;
 use crate::huge::thp;
 use crate::look::From;
+use crate::numa::has_nodes;
 use crate::place::{alone, hugelift, lacks, tmpfs};
 use crate::start::{bare, lifted, run};
 use std::fs;
@@ -131,4 +132,33 @@ fn one_copy_of_a_dynamic_program() {
 #[test]
 fn one_copy_of_a_pie() {
     one_copy("vm_big.pie");
+}
+
+/// Returns the names of a store's records.
+pub fn records(store: &Path) -> Vec<String> {
+    let names = fs::read_dir(store).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut records: Vec<String> = names.filter(|name| name.ends_with(".json")).collect();
+    records.sort();
+    records
+}
+
+/// On a machine with one node the option changes nothing.
+#[test]
+fn issue_33_8_one_node_has_one_copy() {
+    let _alone = alone();
+    if has_nodes() {
+        lacks!("one memory node: there are more");
+    }
+    let (dir, big, page) = match stocked("vm_big.static") {
+        Ok(stocked) => stocked,
+        Err(why) => lacks!("{why}"),
+    };
+    let store = dir.path().join("store");
+    let starts = [&["--backing", "shared", "--numa", "each"][..], &["--backing", "shared"]];
+    let all = starts.map(|options| {
+        let start = run(lifted(options, &big.path, &[]).env("HUGELIFT_STORE", &store));
+        start.look().assert_lifted(page, From::Any);
+        records(&store)
+    });
+    assert!(all[0] == all[1] && all[0].len() == 1 && !all[0][0].contains('@'), "{all:?}");
 }

@@ -25,14 +25,13 @@ fn a_browser_shows_the_picture() {
         page.check_layout();
         page.save("compare", view);
         let text = page.text();
-        for words in [
-            "hugelift compare: /bin/true",
-            "thp is slower: ",
-            "other is slower: ",
-            "12 pairs",
-            "nothing to lift",
-        ] {
+        for words in ["hugelift compare: /bin/true", "12 pairs", "nothing to lift"] {
             assert!(text.contains(words), "{words}: {text}");
+        }
+        // On a machine that others keep busy twelve pairs of it may show nothing.
+        for name in ["thp", "other"] {
+            let said = [" is slower: ", " is faster: ", ": no difference was seen"];
+            assert!(said.iter().any(|said| text.contains(&format!("{name}{said}"))), "{name}: {text}");
         }
         let embedded = page.evaluate("JSON.parse(document.getElementById('comparison').textContent)");
         assert_eq!(embedded["variants"][1]["name"], result["variants"][1]["name"]);

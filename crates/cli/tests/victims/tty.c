@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tty PROG ARGS: runs PROG as the foreground job of a new terminal, types ^C when it has
- * printed "ready" there, and prints what appeared on the terminal and how PROG ended. */
+ * printed "ready" there, and prints what appeared on the terminal and how PROG ended.
+ *
+ * The terminal does not echo: the kernel echoes ^C after the signal, and PROG may have ended before, and the terminal with it. */
 #define _GNU_SOURCE
 #include <pty.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
 int main(int argc, char **argv)
@@ -18,6 +21,12 @@ int main(int argc, char **argv)
 		return 99;
 	pid_t pid = forkpty(&master, NULL, NULL, NULL);
 	if (pid == 0) {
+		struct termios quiet;
+		if (tcgetattr(0, &quiet) != 0)
+			_exit(97);
+		quiet.c_lflag &= ~(tcflag_t)ECHO;
+		if (tcsetattr(0, TCSANOW, &quiet) != 0)
+			_exit(97);
 		/* They are ignored if the tests run in the background. */
 		signal(SIGINT, SIG_DFL);
 		signal(SIGQUIT, SIG_DFL);
