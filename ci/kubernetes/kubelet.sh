@@ -15,23 +15,8 @@ mkdir "$dir/policy"
 printf '[[rule]]\nname = "pods"\ncgroup = "/kubepods*"\nprogram = "/large"\nany_user = true\ndo = ["code"]
 [[rule]]\nname = "nothing else"\nprogram = "/*"\nany_user = true\ndo = []\n' >"$dir/policy/service.toml"
 configure
-cat >"$dir/static/large.yaml" <<'YAML'
-apiVersion: v1
-kind: Pod
-metadata: {name: large, namespace: shop}
-spec:
-  terminationGracePeriodSeconds: 1
-  containers:
-    - name: large
-      image: large:1
-      args: [serve]
-      stdin: true
-      securityContext:
-        runAsUser: 1234
-        seccompProfile: {type: RuntimeDefault}
-        allowPrivilegeEscalation: false
-        capabilities: {drop: [ALL]}
-YAML
+printf '{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "large", "namespace": "shop"}, "spec": %s}' "$(large_spec serve)" \
+  >"$dir/static/large.yaml"
 helm template hugelift kubernetes/hugelift --set mode=lift,kubectl.enabled=false,image.pullPolicy=Never --set-string image.tag=1 \
   --kube-version 1.34 --show-only templates/daemonset.yaml | python3 -c '
 import sys, yaml

@@ -34,32 +34,14 @@ stays() {
 no_pods() { [ -z "$(kubectl -n hugelift get pods -o name)" ]; }
 no_containers() { [ -z "$(ctr -n k8s.io containers list -q)" ]; }
 
-# NAMESPACE TIER MODE: `serve` works all the time, `spin` does little.
+# NAMESPACE TIER MODE
 deployment() {
   kubectl create namespace "$1" >/dev/null
-  kubectl apply -f - >/dev/null <<YAML
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: large, namespace: $1}
-spec:
-  replicas: 1
-  selector: {matchLabels: {app: large}}
-  template:
-    metadata: {labels: {app: large, tier: $2}}
-    spec:
-      terminationGracePeriodSeconds: 1
-      automountServiceAccountToken: false
-      containers:
-        - name: large
-          image: large:1
-          args: [$3]
-          stdin: true
-          securityContext:
-            runAsUser: 1234
-            seccompProfile: {type: RuntimeDefault}
-            allowPrivilegeEscalation: false
-            capabilities: {drop: [ALL]}
-YAML
+  kubectl apply -f - >/dev/null <<JSON
+{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "large", "namespace": "$1"},
+ "spec": {"replicas": 1, "selector": {"matchLabels": {"app": "large"}},
+  "template": {"metadata": {"labels": {"app": "large", "tier": "$2"}}, "spec": $(large_spec "$3")}}}
+JSON
   kubectl -n "$1" rollout status deployment/large --timeout=120s >/dev/null
 }
 
