@@ -16,6 +16,9 @@ use std::collections::BTreeSet;
 /// The version of the JSON.
 pub const VERSION: u32 = 1;
 
+/// The shortest time of which a share of a CPU is said, in seconds. The service reads the whole machine when it starts.
+pub const SHORTEST_SPAN: u64 = 600;
+
 /// What the service has gained.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Report {
@@ -44,7 +47,9 @@ pub struct Machine {
     pub unmeasured_cpu_seconds: f64,
     /// CPU time of the service and of its helpers.
     pub cpu_seconds: f64,
-    /// The same as a share of one CPU; none if the ledger has no row of it.
+    /// The time in which it was used, in seconds.
+    pub span_seconds: u64,
+    /// The same as a share of one CPU; none if the time is shorter than [`SHORTEST_SPAN`].
     pub cpu_share: Option<f64>,
     /// Bytes of copies.
     pub copies_bytes: u64,
@@ -134,7 +139,8 @@ impl Machine {
             measured_cpu_seconds: measured,
             unmeasured_cpu_seconds: (lifted - measured).max(0.0),
             cpu_seconds: seconds(cost.cpu_us),
-            cpu_share: (cost.span > 0).then(|| seconds(cost.cpu_us) / cost.span as f64),
+            span_seconds: cost.span,
+            cpu_share: (cost.span >= SHORTEST_SPAN).then(|| seconds(cost.cpu_us) / cost.span as f64),
             copies_bytes: cost.copies,
         }
     }

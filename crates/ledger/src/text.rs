@@ -27,7 +27,11 @@ fn machine(machine: &Machine) -> String {
     };
     let cpu = match machine.cpu_share {
         Some(share) => format!("{:.2} % of a CPU", 100.0 * share),
-        None => "an unknown share of a CPU".into(),
+        None if machine.span_seconds == 0 => "an unknown share of a CPU".into(),
+        None => {
+            let [used, span] = [machine.cpu_seconds, machine.span_seconds as f64].map(time);
+            format!("{used} of CPU time in {span}, which is too short for a share of it,")
+        }
     };
     let mut out = format!("this machine: {gain}, for {cpu} and {}\n", human_bytes(machine.copies_bytes));
     if machine.gain.is_some() {
@@ -99,6 +103,7 @@ fn percent(gain: Gain) -> String {
 
 fn time(seconds: f64) -> String {
     match seconds {
+        ..10.0 => format!("{seconds:.1} s"),
         ..120.0 => format!("{seconds:.0} s"),
         ..7200.0 => format!("{:.0} min", seconds / 60.0),
         _ => format!("{:.0} h", seconds / 3600.0),

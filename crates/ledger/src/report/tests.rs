@@ -75,6 +75,11 @@ fn issue_33_4_without_a_measured_gain_there_is_none() {
     let report = Report::new(&[], Cost::default(), 0, NOW);
     assert_eq!((report.machine.gain, report.machine.cpu_share), (None, None));
     assert_eq!(text(&report), "this machine: no gain was measured, for an unknown share of a CPU and 0 B\n");
+    let start = Cost { span: 3, cpu_us: 600_000, copies: 0 };
+    let report = Report::new(&[], start, 0, NOW);
+    assert_eq!((report.machine.span_seconds, report.machine.cpu_share), (3, None));
+    let said = "for 0.6 s of CPU time in 3.0 s, which is too short for a share of it, and 0 B\n";
+    assert!(text(&report).ends_with(said), "{}", text(&report));
     let report = Report::new(&[known(None, Some(Verdict::Unmeasured), None, 1)], COST, 0, NOW);
     assert_eq!(report.machine.gain, None);
     assert!(text(&report).contains("an experiment gave no result"));
