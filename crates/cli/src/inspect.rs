@@ -109,6 +109,7 @@ pub fn run(args: &InspectArgs) -> Result<Exit, Failure> {
         (None, None) => of_program(&args.target, &policy)?,
         (None, Some(_)) => return Err(NO_PROCESS.into()),
     };
+    let report = Report { code_on_nodes: report.pid.and_then(placed::read), ..report };
     let report = match (args.unused, report.pid) {
         (false, _) => report,
         (true, Some(pid)) => Report { unused: Some(unused(pid)?), ..report },
@@ -230,7 +231,7 @@ fn shown(report: &Report, args: &InspectArgs) -> Result<String, Failure> {
     if args.json {
         return output::json(report);
     }
-    let placed = report.pid.and_then(placed::line).unwrap_or_default();
+    let placed = report.code_on_nodes.map(placed::line).unwrap_or_default();
     let style = Style { width: terminal::width().unwrap_or(80), verbose: args.verbose };
     Ok(text(report, &style) + &placed)
 }

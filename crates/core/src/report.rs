@@ -32,8 +32,8 @@ use crate::skip::Reason;
 use crate::smaps::Usage;
 use crate::snapshot::{Extent, Part, Snapshot};
 pub use data::{
-    DataFile, FolioSizes, Gain, ObjectReport, PartReport, Report, SharedMemory, SkipReport, Stretch, Total,
-    VERSION,
+    CodeOnNodes, DataFile, FolioSizes, Gain, ObjectReport, PartReport, Report, SharedMemory, SkipReport,
+    Stretch, Total, VERSION,
 };
 pub use entries::Entries;
 pub use fragments::Fragment;
@@ -130,6 +130,7 @@ impl Report {
             data_files: None,
             heat: None,
             data: None,
+            code_on_nodes: None,
         };
         report.advise::<&str>(&[], |_| false, None);
         report

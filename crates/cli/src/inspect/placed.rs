@@ -3,26 +3,33 @@
 
 use hugelift_core::addr::{Addr, human_bytes};
 use hugelift_core::printable::text_to_parse;
+use hugelift_core::report::CodeOnNodes;
 use hugelift_linux::machine::{habits, nodes};
 use hugelift_linux::proc::procfs::Process;
 use std::collections::BTreeSet;
 
-/// Returns a line on a machine with several nodes, if the process has a nearest one and its memory can be read.
-pub fn line(pid: u32) -> Option<String> {
+/// Reads it; `None` on a machine with one node, or if the process has no nearest one or its memory cannot be read.
+pub fn read(pid: u32) -> Option<CodeOnNodes> {
     if !nodes::are_several() {
         return None;
     }
     let process = Process::new(pid);
-    let node = habits::nearest(process)?;
+    let nearest = habits::nearest(process)?;
     let mappings = process.maps().ok()?;
     let code: BTreeSet<Addr> = mappings.iter().filter(|m| m.prot.exec).map(|m| m.range.start).collect();
     let text = process.read("numa_maps").ok()?;
-    let (here, elsewhere) = counted(&text_to_parse(&text), node, &code);
-    Some(format!(
-        "code in memory: {} on node {node}, the nearest to this process; {} on other nodes\n",
-        human_bytes(here),
-        human_bytes(elsewhere)
-    ))
+    let (near_bytes, remote_bytes) = counted(&text_to_parse(&text), nearest, &code);
+    Some(CodeOnNodes { nearest, near_bytes, remote_bytes })
+}
+
+/// Returns it as a line.
+pub fn line(code: CodeOnNodes) -> String {
+    format!(
+        "code in memory: {} on node {}, the nearest to this process; {} on other nodes\n",
+        human_bytes(code.near_bytes),
+        code.nearest,
+        human_bytes(code.remote_bytes)
+    )
 }
 
 /// Returns the bytes of these mappings on the node, and on others. Each line of numa_maps is

@@ -68,6 +68,20 @@ pub struct Report {
     /// The data in use; `None` unless the caller has watched it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data: Option<DataInUse>,
+    /// On which memory nodes its code lies; `None` unless the caller has read it, on a machine with several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code_on_nodes: Option<CodeOnNodes>,
+}
+
+/// How much code in memory lies on the memory node nearest to a process, and how much on others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct CodeOnNodes {
+    /// The nearest node ([`crate::nearest`]).
+    pub nearest: u32,
+    /// Bytes on it.
+    pub near_bytes: u64,
+    /// Bytes on others.
+    pub remote_bytes: u64,
 }
 
 /// The shared memory of a process.

@@ -58,5 +58,6 @@ pub fn report(parts: &[(u64, u64)], page_size: u64) -> Report {
         data_files: None,
         heat: None,
         data: None,
+        code_on_nodes: None,
     }
 }
