@@ -28,6 +28,7 @@ mod primed;
 mod programs;
 mod reference;
 mod sampling;
+mod service;
 mod shm;
 mod startup;
 mod stops;
@@ -65,6 +66,7 @@ usage: hugelift-bench COMMAND [--rounds N] [--megabytes N] [--only PROGRAM]
   jit       programs that make their code while they run: bare, after attach, and by their own switch
   shm       PostgreSQL with 2 GB of shared buffers in small pages, after attach, and by huge_pages=on with a pool
   peers     entering and exiting of the epoch crate, against ConcurrencyKit and userspace RCU
+  service   what hugelift service costs beside 5,000 processes and 200 starts a second
   fleet     simulates a fleet of machines with hugelift service; it measures nothing, and has options of its own:
             fleet --NAME VALUE (fleet help lists them)
   all       all of these except the demo, advise, advise-memory and fleet
@@ -144,6 +146,7 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<ExitCode> {
         "jit" => &[jit::run],
         "shm" => &[shm::run],
         "peers" => &[peers::run],
+        "service" => &[service::run],
         "all" => &[
             backings::run,
             startup::run,
@@ -166,6 +169,7 @@ fn run(mut args: impl Iterator<Item = String>) -> Result<ExitCode> {
             jit::run,
             shm::run,
             peers::run,
+            service::run,
             warm::start_primed,
         ],
         _ => bail!("unknown command {command}\n{USAGE}"),
