@@ -22,6 +22,7 @@ pub mod run;
 pub mod schema;
 pub mod screen;
 pub mod shipped;
+pub mod thrashing;
 pub mod ways;
 
 pub use build::{Victim, fat, open_dir, plain};

@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A day of a machine in ten minutes: starts, ends, upgrades, policies good and bad, memory that becomes short, and a service that
-//! is killed fifty times. It harms no process, and neither grows nor loses its ledger.
+//! A day of a machine in ten minutes: starts, ends, upgrades, policies good and bad, memory that is short by a budget and by
+//! the kernel's own report, and a service that is killed fifty times. It harms no process, and neither grows nor loses its ledger.
 
 use super::common::cache::copy;
 use super::common::run::{End, finished};
-use super::common::{Cmd, HUGELIFT};
+use super::common::thrashing::Thrashing;
+use super::common::{CGroup, Cmd, HUGELIFT};
 use super::host::{Game, Host};
-use crate::{need, need_root};
+use crate::{need, need_root, skip};
 use std::fs;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const LIVES: u32 = 50;
 const LIFE: Duration = Duration::from_secs(12);
+/// In one of so many lives memory is short.
+const SHORT: u32 = 5;
 /// Between two starts of programs.
 const STEP: Duration = Duration::from_millis(100);
 
@@ -91,6 +94,13 @@ fn step(host: &Host, number: u32) -> Game {
     }
 }
 
+/// Returns the microseconds that some task has waited for memory since the machine has started.
+fn waited() -> u64 {
+    let text = fs::read_to_string("/proc/pressure/memory").expect("the kernel's pressure");
+    let total = text.lines().next().and_then(|some| some.rsplit("total=").next()?.parse().ok());
+    total.unwrap_or_else(|| panic!("{text}"))
+}
+
 fn mean(costs: &[Cost], of: impl Fn(&Cost) -> f64) -> f64 {
     costs.iter().map(of).sum::<f64>() / costs.len() as f64
 }
@@ -100,13 +110,24 @@ fn mean(costs: &[Cost], of: impl Fn(&Cost) -> f64) -> f64 {
 fn issue_33_a_day_with_fifty_kills() {
     need_root!();
     need!("setpriv", "nice", "sqlite3");
-    let mut host = Host::start();
+    if !fs::exists("/proc/pressure/memory").expect("/proc") {
+        skip!("the kernel does not report memory pressure");
+    }
+    let group = match CGroup::new("memory") {
+        Ok(group) => group,
+        Err(why) => skip!("{why}"),
+    };
+    if let Err(why) = group.limit(&["memory.max", "memory.limit_in_bytes"], "16M") {
+        skip!("{why}");
+    }
+    let (mut host, before) = (Host::start(), waited());
     copy(host.path("user/games"), host.path("kept"));
     let servers: Vec<Child> = (0..3).map(|_| server(&host)).collect();
     let mut costs = Vec::new();
-    for _ in 0..LIVES {
+    for life in 0..LIVES {
         let began = Instant::now();
         let mut games = Vec::new();
+        let _short = (life % SHORT == 1).then(|| Thrashing::start(&group, &host.path("large")));
         for number in 0.. {
             let due = began + STEP * number;
             if due > began + LIFE {
@@ -128,6 +149,9 @@ fn issue_33_a_day_with_fifty_kills() {
         assert_eq!((done.end, done.stdout.as_str()), (End::Code(0), "wrong 0\nready\nwrong 0\n"));
     }
     assert!(host.lifts() < Duration::from_secs(60));
+    let short = Duration::from_micros(waited() - before);
+    println!("some task has waited {short:?} for memory");
+    assert!(short >= LIFE, "memory was not short: some task has waited {short:?} for it");
 
     let (first, last) = (&costs[..costs.len() / 4], &costs[costs.len() * 3 / 4..]);
     for (what, of, slack) in [

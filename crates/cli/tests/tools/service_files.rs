@@ -2,8 +2,8 @@
 //! Tests of the files that `hugelift service` keeps: by the table `[keep]` of its configuration. Files come, change and go, and the
 //! daemon ends in every way.
 
-use crate::common::cache;
-use crate::common::run::{PATIENCE, end_group, wait};
+use crate::common::run::{PATIENCE, wait};
+use crate::common::thrashing::Thrashing;
 use crate::common::{CGroup, Cmd, End, HUGELIFT, Held, fat, fits};
 use crate::{need, need_root, skip};
 use nix::sys::signal::{Signal, kill};
@@ -11,7 +11,6 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use std::fs::{self, File};
 use std::os::unix::net::UnixDatagram;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -360,27 +359,6 @@ fn issue_33_2_an_offer_is_listed_and_carried_out() {
     assert!(!none.stdout.contains(&victim), "{none:?}");
 }
 
-/// Programs that read a file again and again, in a control group with far less memory than the file needs.
-struct Thrashing(Vec<Child>);
-
-impl Thrashing {
-    fn start(group: &CGroup, file: &Path) -> Thrashing {
-        let words = group.words();
-        let one = || {
-            let mut command = Command::new(&words[0]);
-            command.args(&words[1..]).args(["sh", "-c", "while cat \"$1\" >/dev/null; do :; done", "sh"]);
-            command.arg(file).process_group(0).spawn().unwrap()
-        };
-        Thrashing((0..4).map(|_| one()).collect())
-    }
-}
-
-impl Drop for Thrashing {
-    fn drop(&mut self) {
-        self.0.iter_mut().for_each(end_group);
-    }
-}
-
 #[test]
 fn short_memory_releases_the_locks() {
     need_root!();
@@ -398,9 +376,6 @@ fn short_memory_releases_the_locks() {
     if let Err(why) = group.limit(&["memory.max", "memory.limit_in_bytes"], "16M") {
         skip!("{why}");
     }
-    fs::write(place.path("large"), vec![1; 128 << 20]).unwrap();
-    // Pages in the cache count for the group that has brought them there: others read them with no memory of their own.
-    cache::dropped(&place.path("large"));
     let thrashing = Thrashing::start(&group, &place.path("large"));
     let status = daemon.until("memory to be short", |status| status["released"] == true);
     drop(thrashing);
