@@ -8,7 +8,6 @@ use hugelift_core::policy::{self, Backing, PageChoice, Policy};
 use hugelift_core::quantity;
 use hugelift_core::snapshot::Part;
 use hugelift_lift::options::{AfterFork, Children, DataBacking, Malloc, Numa, PolicyOptions, Seccomp};
-use std::time::Duration;
 
 /// Headings of the help, each above a group of options.
 pub mod heading {
@@ -49,7 +48,7 @@ impl CopyArgs {
     /// Returns the limits within which the code in use is copied; `None` if all code is wanted.
     pub fn limits(self) -> Option<Limits> {
         let budget = self.budget.unwrap_or(u64::MAX);
-        (!self.whole).then_some(Limits { budget, least: Duration::ZERO })
+        (!self.whole).then_some(Limits { budget, ..Limits::NONE })
     }
 }
 
@@ -142,8 +141,8 @@ fn page_choice(s: &str) -> Result<PageChoice, String> {
     }
 }
 
-/// `--spare` and `--budget`
-fn size(s: &str) -> Result<u64, String> {
+/// `--spare`, `--budget` and `--total`: a size in bytes, as in 64M
+pub fn size(s: &str) -> Result<u64, String> {
     quantity::bytes(s)
 }
 

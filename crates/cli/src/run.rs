@@ -186,7 +186,6 @@ mod tests {
     };
     use std::ffi::OsString;
     use std::os::unix::ffi::OsStringExt;
-    use std::time::Duration;
 
     fn options(words: &str) -> StartOptions {
         let words = words.split_whitespace().map(OsString::from);
@@ -201,7 +200,7 @@ mod tests {
         assert_eq!((user, report, dry_run, fork_reserve), (None, None, false, 0));
         assert_eq!((malloc, children, seccomp), (Malloc::Auto, Children::Plain, Seccomp::Auto));
         assert_eq!((lift.eager, lift.after_fork, lift.perf_map), (false, AfterFork::Auto, None));
-        assert_eq!(lift.hot, Some(Limits { budget: u64::MAX, least: Duration::ZERO }));
+        assert_eq!(lift.hot, Some(Limits::NONE));
         assert!(!lift.copies_at_start() && lift.copies_hot().is_some());
         assert_eq!((lift.strict, lift.verbosity), (false, Verbosity::Problems));
         let policy = lift.policy;

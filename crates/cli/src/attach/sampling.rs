@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which code `hugelift attach` copies: that which a process is seen to use, or all of it.
 
-use crate::options::{CopyArgs, heading};
+use crate::options::{CopyArgs, heading, size};
 use clap::Args;
 use hugelift_core::addr::human_bytes;
 use hugelift_core::heat::follow::{Code, Limits};
@@ -33,6 +33,12 @@ pub(super) struct SampleArgs {
     #[arg(long, value_name = "TIME", value_parser = quantity::positive_duration, conflicts_with = "whole",
           help_heading = heading::WHAT)]
     sample: Option<Duration>,
+
+    /// With --watch: memory that copies of the code in use may take in all processes together, as in 1G. What several of them
+    /// share counts for each
+    #[arg(long, value_name = "SIZE", value_parser = size, conflicts_with = "whole", requires = "watch",
+          help_heading = heading::WATCH)]
+    total: Option<u64>,
 }
 
 impl SampleArgs {
@@ -45,7 +51,7 @@ impl SampleArgs {
     /// Returns the limits for processes that are watched, unless all of their code is wanted. What is lifted at once has no
     /// samples yet, unless these are asked for.
     pub(super) fn limits(&self, at_once: bool) -> Option<Limits> {
-        let limits = self.copies.limits()?;
+        let limits = Limits { total: self.total.unwrap_or(u64::MAX), ..self.copies.limits()? };
         let samples = !at_once || self.sample.is_some() || !limits.is_unlimited();
         samples.then_some(Limits { least: self.sample.unwrap_or_default(), ..limits })
     }

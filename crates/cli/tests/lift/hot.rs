@@ -163,6 +163,28 @@ fn a_process_that_is_watched_within_a_budget() {
     assert!(end == Some(End::Code(0)) && err[0].contains("1 process lifted"), "{err:?}");
 }
 
+/// The total is that of all processes together: one has what the other has left.
+#[test]
+fn issue_33_processes_that_are_watched_within_a_total() {
+    need_root!();
+    let place = Place::new();
+    let victims = [(), ()].map(|()| place.start(&["3", "run"]));
+    let blocks = victims.each_ref().map(blocks_of);
+    let pids = victims.each_ref().map(|victim| victim.pid().to_string());
+    let watch = place.watch(&["100ms", "--total", "6M", &pids[0], &pids[1]]);
+    let all = || blocks.each_ref().map(Blocks::huge_bytes);
+    until("the total is used up", || all().iter().sum::<u64>() == 6 << 20);
+    // Both go on, and are sampled on.
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    assert_eq!(all().iter().sum::<u64>(), 6 << 20);
+    for victim in victims {
+        let (end, out, _) = victim.end();
+        assert_eq!((end, out), (Some(End::Code(0)), vec!["wrong 0".to_string()]));
+    }
+    let (end, _, err) = watch.end();
+    assert!(end == Some(End::Code(0)) && err[0].contains("2 processes lifted"), "{err:?}");
+}
+
 /// Where no event can be opened all of the code is copied, and a line says why.
 #[test]
 fn a_process_that_cannot_be_sampled() {

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// Huge bytes of a program that is lifted.
 const HUGE: u64 = 4 << 20;
 /// What copies may take together.
-const MEMORY: u64 = 64 << 20;
+pub const MEMORY: u64 = 64 << 20;
 /// The hostile user: no system user.
 const USER: [&str; 4] = ["setpriv", "--reuid=12345", "--regid=12345", "--clear-groups"];
 

@@ -4,9 +4,12 @@
 
 use super::common::cache::copy;
 use super::common::level::rounds;
-use super::host::{Game, Host};
+use super::common::run::until;
+use super::host::{Game, Host, MEMORY};
 use crate::{need, need_root};
+use serde_json::Value;
 use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 /// How much longer the lift of an honest program may take beside a hostile one, on a machine that other tests keep busy: the
@@ -101,4 +104,30 @@ fn issue_33_files_that_change_while_they_are_lifted_harm_nobody() {
     let took = host.lifts();
     assert!(took < usual + DELAY, "lifted after {took:?}, usually {usual:?}");
     host.is_sound();
+}
+
+/// The rule takes the processes of any user: those of one user together have a quarter of the memory, however many they are.
+#[test]
+fn issue_33_a_user_with_many_processes_does_not_take_the_memory_of_others() {
+    need_root!();
+    need!("setpriv", "nice");
+    let host = Host::start();
+    let games: Vec<Game> = (0..8).map(|_| host.game(&["exits", "40000"])).collect();
+    let own = host.path("user/games");
+    let copies = || {
+        let status = host.status().expect("it answers");
+        let processes = status["processes"].as_array().expect("a list").clone();
+        let is_own = |one: &&Value| one["program"].as_str().is_some_and(|path| Path::new(path) == own);
+        processes.iter().filter(is_own).filter_map(|one| one["copies_bytes"].as_u64()).sum::<u64>()
+    };
+    until("a process of the user is lifted", || copies() > 0);
+    let most = (0..20).map(|_| {
+        std::thread::sleep(Duration::from_millis(500));
+        copies()
+    });
+    let most = most.max().expect("some");
+    println!("copies of the user's eight processes: {most} bytes");
+    assert!(most <= MEMORY / 4, "{most} bytes, with {MEMORY} for all");
+    host.lifts();
+    games.into_iter().for_each(|game| game.ends("many processes"));
 }

@@ -105,14 +105,25 @@ pub enum Pace {
 pub struct Limits {
     /// Bytes that copies of the process may take.
     pub budget: u64,
+    /// Bytes that copies of all processes may take that are watched together.
+    pub total: u64,
     /// CPU time for which the process is sampled at least before the first choice.
     pub least: Duration,
 }
 
 impl Limits {
+    /// Copies may take any memory, and the first choice waits for no CPU time.
+    pub const NONE: Limits = Limits { budget: u64::MAX, total: u64::MAX, least: Duration::ZERO };
+
     /// Returns whether copies may take any memory.
     pub fn is_unlimited(self) -> bool {
-        self.budget == u64::MAX
+        (self.budget, self.total) == (u64::MAX, u64::MAX)
+    }
+
+    /// Returns the limits of a process where the copies of all others take so many bytes.
+    #[must_use]
+    pub fn beside(self, others: u64) -> Limits {
+        Limits { budget: self.budget.min(self.total.saturating_sub(others)), ..self }
     }
 }
 
@@ -260,6 +271,11 @@ impl Follow {
     /// Returns what is to be copied, and is not yet.
     pub fn chosen(&self) -> &HotCode {
         &self.chosen
+    }
+
+    /// Returns the bytes of its copies, with those that are to be made.
+    pub fn takes(&self) -> u64 {
+        self.code.copied.saturating_add(self.chosen.bytes())
     }
 
     /// Returns the samples of the window in user space.

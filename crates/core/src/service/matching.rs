@@ -17,6 +17,9 @@ const FIRST_USER: u32 = 1000;
 /// The number of `nobody`, which no person has.
 const NOBODY: u32 = 65534;
 
+/// The slice of the sessions and the managers of users (systemd.special(7)).
+const USERS: &str = "/user.slice/";
+
 /// What is known about a process.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {
@@ -122,6 +125,14 @@ impl Conditions {
     /// Returns the first condition that does not hold.
     pub fn first_broken(&self, facts: &Facts) -> Option<Condition> {
         Condition::ALL.into_iter().find(|condition| !self.holds(*condition, facts))
+    }
+
+    /// Returns whether a process of these facts is an ordinary user's, and nobody but this user has said what it is: the rule
+    /// names no user and no unit but those of users, and it is in no container.
+    pub fn takes_any(&self, facts: &Facts) -> bool {
+        let has_unit = self.unit.is_some() && !facts.cgroup.starts_with(USERS);
+        let is_named = has_unit || self.user.is_some() || facts.container.is_some();
+        !facts.is_of_system() && !is_named
     }
 
     /// Returns whether a condition holds. One that the rule does not have holds.

@@ -62,6 +62,9 @@ pub struct Taken<'p> {
     pub verify: bool,
     /// On a machine with several NUMA nodes it has the copies of the nearest one.
     pub per_node: bool,
+    /// The ordinary user who has started it, where the rule takes the processes of any: those of one user together have a
+    /// part of [`Allowed::memory`].
+    pub of_user: Option<u32>,
     /// The rules that were tried before, in order.
     pub passed: Vec<Passed<'p>>,
     /// The time after which another rule takes it, if nothing but its age changes.
@@ -126,7 +129,11 @@ impl<'p> Taken<'p> {
         };
         let too_young = passed.iter().filter(|passed| passed.broken == Condition::OlderThan);
         let later = too_young.filter_map(|passed| passed.rule.conditions.wait(facts.age)).min();
-        Taken { by, acts, budget, verify, per_node, passed, later }
+        let of_user = match by {
+            Taker::Rule(rule) if rule.conditions.takes_any(facts) => Some(facts.uid),
+            _ => None,
+        };
+        Taken { by, acts, budget, verify, per_node, of_user, passed, later }
     }
 
     /// Returns the rule that takes the process, if it is not the default.

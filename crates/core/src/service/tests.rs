@@ -2,6 +2,7 @@
 //! Tests of the whole policy: which rule takes a process, and what is wrong with a configuration.
 
 use super::acts::{Act, Acts};
+use super::container::described::Container;
 use super::matching::{Condition, Facts};
 use super::policy::{Policy, Taken, Taker};
 use super::source::Source;
@@ -210,6 +211,25 @@ fn issue_33_a_user_gains_nothing_by_a_name() {
     }
     // The user's own manager has a unit of that name, which is no unit of the system.
     assert_eq!(broken("unit = \"mariadb.service\"\nany_user = true", &user), Some(Condition::Unit));
+}
+
+#[test]
+fn issue_33_what_users_have_together_is_bounded_where_the_rule_does_not_name_them() {
+    let user = Facts { uid: 1000, user: Some("alice"), ..mariadb() };
+    let session = Facts { cgroup: "/user.slice/user-1000.slice/user@1000.service/a.service", ..user };
+    let of_user = |conditions: &str, facts: &Facts| {
+        let policy = policy(&format!("[[rule]]\nname = \"a\"\ndo = [\"code\"]\n{conditions}\n"));
+        policy.rule_for(facts).of_user
+    };
+    assert_eq!(of_user("any_user = true", &user), Some(1000));
+    assert_eq!(of_user("any_user = true\nprogram = \"/usr/*\"", &user), Some(1000));
+    assert_eq!(of_user("any_user = true\nunit = \"user@*\"", &session), Some(1000));
+    // A service with a user of its own, one that is named, a system user, and one in a container.
+    assert_eq!(of_user("any_user = true\nunit = \"mariadb\"", &user), None);
+    assert_eq!(of_user("user = \"alice\"", &user), None);
+    assert_eq!(of_user("any_user = true", &mariadb()), None);
+    let container = Container::default();
+    assert_eq!(of_user("any_user = true", &Facts { container: Some(&container), ..user }), None);
 }
 
 #[test]

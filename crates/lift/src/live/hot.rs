@@ -95,14 +95,18 @@ impl Hot {
         }
         self.press();
         let mut refusal = None;
+        let mut all = self.known.values().map(|one| one.follow.takes()).fold(0, u64::saturating_add);
         for pid in pids {
             let Some(sampled) = self.known.get_mut(&pid) else { continue };
-            sampled.follow.decide(sampled.cpu, self.limits);
+            let others = all.saturating_sub(sampled.follow.takes());
+            let limits = self.limits.beside(others);
+            sampled.follow.decide(sampled.cpu, limits);
+            all = others.saturating_add(sampled.follow.takes());
             let bytes = sampled.follow.chosen().bytes();
             if bytes > 0 && !matches!(sampled.events, Events::Refused) {
                 set.want(pid, worth::cost(bytes, 0));
             }
-            refusal = refusal.or(self.open_or_close(set, pid));
+            refusal = refusal.or(self.open_or_close(set, pid, limits));
         }
         let why = refusal.filter(|_| !std::mem::replace(&mut self.told, true))?;
         let what = match self.limits.is_unlimited() {
@@ -169,8 +173,8 @@ impl Hot {
         }
     }
 
-    /// Opens and closes the events of a process. Returns why the kernel opens none.
-    fn open_or_close(&mut self, set: &mut ProcessSet, pid: u32) -> Option<PerfError> {
+    /// Opens and closes the events of a process that has these limits. Returns why the kernel opens none.
+    fn open_or_close(&mut self, set: &mut ProcessSet, pid: u32, limits: Limits) -> Option<PerfError> {
         let most = THREADS.saturating_sub(self.threads()).min(THREADS_OF_ONE);
         let is_full = self.open().count() >= PROCESSES || most == 0;
         let sampled = self.known.get_mut(&pid)?;
@@ -178,7 +182,7 @@ impl Hot {
         match &mut sampled.events {
             Events::Refused => None,
             Events::Open(threads, pace) => {
-                match sampled.follow.pace(sampled.cpu, self.limits) {
+                match sampled.follow.pace(sampled.cpu, limits) {
                     None => sampled.events = Events::Closed,
                     Some(new) => {
                         if new != std::mem::replace(pace, new) {
@@ -198,7 +202,7 @@ impl Hot {
                 if is_full || !sampled.is_busy || !set.affords(pid)(measuring) {
                     return None;
                 }
-                let pace = sampled.follow.pace(sampled.cpu, self.limits)?;
+                let pace = sampled.follow.pace(sampled.cpu, limits)?;
                 let mut opened = None;
                 let known_price = &mut self.price;
                 let used = self.budget.spend(|| {

@@ -28,6 +28,11 @@ pub struct Explained {
     pub acts: Vec<String>,
     /// Its code is copied only where an experiment has shown a gain.
     pub verify: bool,
+    /// Each NUMA node has its own copies of its code.
+    pub per_node: bool,
+    /// The ordinary user whose processes together may have a quarter of the memory for copies, where the rule does not name
+    /// the user.
+    pub of_user: Option<u32>,
     /// Bytes of copies that it may have; none for as much as all may have.
     pub budget_bytes: Option<u64>,
     /// What is known about its container, in words; none if it is in none.
@@ -95,6 +100,8 @@ fn of(
             is_taken: !matches!(taken.by, Taker::Nobody) && !taken.acts.is_empty(),
             acts: taken.acts.iter().map(|act| act.to_string()).collect(),
             verify: taken.verify,
+            per_node: taken.per_node,
+            of_user: taken.of_user,
             budget_bytes: taken.budget,
             container: facts.container.map(|container| container.to_string().as_str().into()),
             code_bytes: facts.code,
@@ -117,7 +124,8 @@ impl Explained {
             false => self.acts.join(", "),
         };
         let verify = if self.verify { "; code once an experiment has shown a gain" } else { "" };
-        format!("{} {}, {code} of code: {by}: {acts}{verify}", self.pid, self.program)
+        let node = if self.per_node { "; copies on each NUMA node" } else { "" };
+        format!("{} {}, {code} of code: {by}: {acts}{verify}{node}", self.pid, self.program)
     }
 
     /// Returns the lines that say what is known about its container, and why the rules before do not take it.
@@ -130,6 +138,9 @@ impl Explained {
             true => "it is in a container of which no runtime says anything".to_string(),
             false => format!("its container: {container}"),
         });
-        container.chain(self.passed.iter().map(line)).collect()
+        let user = self.of_user.filter(|_| self.is_taken).map(|user| {
+            format!("all processes of user {user} together may have a quarter of the memory for copies: the rule names no user")
+        });
+        container.chain(user).chain(self.passed.iter().map(line)).collect()
     }
 }

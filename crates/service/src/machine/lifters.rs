@@ -8,7 +8,7 @@ use crate::machine::line::Line;
 use crate::machine::wants::Wants;
 use hugelift_core::proc_stat::Identity;
 use nix::poll::{PollFd, PollFlags};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,8 @@ const SHORTEST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(300);
 /// The most lifters: the policy may have as many rules as it likes.
 const MOST: usize = 16;
+/// The most that are of one ordinary user each: users must not take the lifters of the services.
+const MOST_OF_USERS: usize = MOST / 2;
 /// How long they may take to end after the daemon was asked to.
 const ENDING: Duration = Duration::from_secs(5);
 /// Between two checks whether they have.
@@ -89,7 +91,7 @@ impl Slot {
 impl Lifters {
     /// Names a process to the lifter that does this. Returns whether it was named; if not, it is tried again later.
     pub fn give(&mut self, wants: Wants, process: Identity) -> bool {
-        if !self.all.contains_key(&wants) && self.all.len() >= MOST {
+        if !self.all.contains_key(&wants) && !self.has_room(wants) {
             return false;
         }
         let slot = self.all.entry(wants).or_insert_with(Slot::new);
@@ -98,6 +100,23 @@ impl Lifters {
             slot.start(&wants);
         }
         slot.lifter.as_mut().is_some_and(|lifter| lifter.give(process))
+    }
+
+    fn has_room(&self, wants: Wants) -> bool {
+        let of_users = self.all.keys().filter(|wants| wants.is_of_user()).count();
+        self.all.len() < MOST && (!wants.is_of_user() || of_users < MOST_OF_USERS)
+    }
+
+    /// Ends those of users of whom nothing is `wanted` any more, so that there is room for others.
+    pub fn end_idle(&mut self, wanted: impl FnOnce() -> BTreeSet<Wants>) {
+        if !self.all.keys().any(Wants::is_of_user) {
+            return;
+        }
+        let wanted = wanted();
+        let is_idle = |wants: &Wants| wants.is_of_user() && !wanted.contains(wants);
+        let idle: Vec<Wants> = self.all.keys().copied().filter(is_idle).collect();
+        let lifters = idle.iter().filter_map(|wants| self.all.remove(wants)?.lifter).collect();
+        end_all(lifters);
     }
 
     /// Says that a process is not to be watched any more. What is lifted stays so.

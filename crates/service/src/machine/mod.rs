@@ -131,8 +131,8 @@ impl Machine {
             self.forget(process.0);
             return false;
         }
-        let wants =
-            Wants::new(taken.acts, taken.budget, self.memory).map(|wants| wants.per_node(taken.per_node));
+        let wants = Wants::new(taken.acts, taken.budget, self.memory);
+        let wants = wants.map(|wants| wants.per_node(taken.per_node).of_user(taken.of_user));
         let one = Taken::new(process, life, build_id, facts, &taken, wants);
         if self.taken.get(&process.0).is_some_and(|known| known.is_same(&one)) {
             return true;
@@ -172,6 +172,7 @@ impl Machine {
         for line in self.lifters.read() {
             self.take(&line);
         }
+        self.lifters.end_idle(|| self.taken.values().filter_map(|taken| taken.wants).collect());
         for wants in self.lifters.restart() {
             let its = self.taken.values_mut().filter(|taken| taken.wants == Some(wants));
             its.for_each(|taken| taken.is_given = false);

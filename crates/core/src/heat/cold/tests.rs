@@ -7,7 +7,7 @@ use proptest::prelude::*;
 const MB2: u64 = 2 << 20;
 const WINDOW: u64 = 400;
 const SECOND: Duration = Duration::from_secs(1);
-const NO_LIMITS: Limits = Limits { budget: u64::MAX, least: Duration::ZERO };
+const NO_LIMITS: Limits = Limits::NONE;
 
 fn pages(from: u64, to: u64) -> Range {
     Range::new(Addr(from * MB2), Addr(to * MB2)).expect("a range")

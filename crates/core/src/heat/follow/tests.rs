@@ -4,7 +4,7 @@ use super::*;
 use proptest::prelude::*;
 
 const MB2: u64 = 2 << 20;
-const NO_LIMITS: Limits = Limits { budget: u64::MAX, least: Duration::ZERO };
+const NO_LIMITS: Limits = Limits::NONE;
 const SECOND: Duration = Duration::from_secs(1);
 
 fn pages(from: u64, to: u64) -> Range {
@@ -161,7 +161,7 @@ fn a_process_that_is_elsewhere_rests_without_a_choice() {
 
 #[test]
 fn the_least_time_and_the_budget_are_kept() {
-    let limits = Limits { budget: 2 * MB2, least: 3 * SECOND };
+    let limits = Limits { budget: 2 * MB2, least: 3 * SECOND, ..NO_LIMITS };
     let mut process = follow(10, 20);
     process.pace(SECOND, limits);
     [(12, 900), (13, 500), (14, 300)]
@@ -200,7 +200,7 @@ proptest! {
         batches in prop::collection::vec((prop::collection::vec((8u64..24, 0u64..60), 0..6), 0u64..200, 0u64..5000, any::<bool>()), 0..40),
         most in 0u64..8,
     ) {
-        let limits = Limits { budget: most * MB2, least: Duration::ZERO };
+        let limits = Limits { budget: most * MB2, ..NO_LIMITS };
         let left = vec![pages(10, 14), pages(16, 20)];
         let mut process = Follow::new(PageSize::MB2, Code { left, ..Code::default() });
         let mut cpu = Duration::ZERO;
@@ -222,4 +222,13 @@ proptest! {
             prop_assert!(process.code.left.windows(2).all(|pair| pair[0].end <= pair[1].start));
         }
     }
+}
+
+#[test]
+fn issue_33_the_copies_of_all_processes_are_bounded_together() {
+    let limits = Limits { budget: 8 * MB2, total: 10 * MB2, ..NO_LIMITS };
+    let beside = |others: u64| limits.beside(others * MB2).budget / MB2;
+    assert_eq!([0, 2, 3, 9, 10, 11].map(beside), [8, 8, 7, 1, 0, 0]);
+    assert!(!limits.is_unlimited() && !Limits { budget: u64::MAX, ..limits }.is_unlimited());
+    assert!(NO_LIMITS.is_unlimited() && NO_LIMITS.beside(u64::MAX / 2).budget == u64::MAX - u64::MAX / 2);
 }
