@@ -165,6 +165,12 @@ impl Reader {
         self.processes.get(&pid).is_none() && cpu_time(pid).is_ok_and(|used| used < IDLE)
     }
 
+    /// Returns what is known of a process that has not run since it was read.
+    pub fn asleep(&mut self, pid: u32) -> Option<&Known> {
+        let clock = cpu_time(pid).ok()?;
+        self.processes.get(&pid).filter(|known| known.clock == Some(clock)).map(|known| &known.known)
+    }
+
     /// Returns what is known of a process that has not run since, to the nanosecond. So it has not executed another program,
     /// and no other process has its id.
     fn unchanged(&mut self, pid: u32, clock: Option<Duration>) -> Option<Known> {

@@ -1,18 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 //! CPU time, in nanoseconds where /proc shows clock ticks.
 
-use nix::time::{ClockId, clock_getcpuclockid, clock_gettime};
-use nix::unistd::{Pid, SysconfVar, sysconf};
+use nix::errno::Errno;
+use nix::time::{ClockId, clock_gettime};
+use nix::unistd::{SysconfVar, sysconf};
 use std::io;
 use std::time::Duration;
+
+/// The clock of what the scheduler counts (`CPUCLOCK_SCHED`).
+const SCHED: libc::clockid_t = 2;
 
 /// Returns the CPU time that all threads of a process have used, also of those that have ended.
 ///
 /// # Errors
 /// There is no such process.
 pub fn cpu_time(pid: u32) -> io::Result<Duration> {
-    let clock = clock_getcpuclockid(Pid::from_raw(pid.cast_signed()))?;
-    Ok(clock_gettime(clock)?.into())
+    // As clock_getcpuclockid(3) makes it (MAKE_PROCESS_CPUCLOCK in the kernel's include/linux/posix-timers_types.h). That function
+    // also asks the kernel whether there is such a process, which the next call does too.
+    let clock = (!pid.cast_signed() << 3) | SCHED;
+    match clock_gettime(ClockId::from_raw(clock)) {
+        Err(Errno::EINVAL) => Err(Errno::ESRCH.into()),
+        time => Ok(time?.into()),
+    }
 }
 
 /// Returns the CPU time that this process has used.

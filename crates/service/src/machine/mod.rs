@@ -282,6 +282,11 @@ impl Machine {
         its.map(|taken| taken.process).collect()
     }
 
+    /// Returns whether a process is taken.
+    pub fn takes(&self, process: Identity) -> bool {
+        self.taken.get(&process.0).is_some_and(|taken| taken.process == process)
+    }
+
     /// Returns the processes that are taken.
     pub fn taken(&self) -> impl Iterator<Item = &Taken> {
         self.taken.values()
