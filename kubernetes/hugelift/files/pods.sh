@@ -12,6 +12,20 @@ trap 'exit 0' TERM INT
 chmod 755 "$folder" || exit 1
 umask 022
 
+# With --request-timeout kubectl does not find out by itself that it is in a pod (IsDefaultConfig in client-go's
+# tools/clientcmd): it asks localhost. The token is read from its file by each kubectl, as the kubelet replaces it.
+account=/var/run/secrets/kubernetes.io/serviceaccount
+if [ -n "${KUBERNETES_SERVICE_HOST:-}" ]; then
+  host=$KUBERNETES_SERVICE_HOST
+  case $host in *:*) host="[$host]" ;; esac
+  export KUBECONFIG="$folder/config"
+  echo '{"apiVersion": "v1", "kind": "Config", "current-context": "pod",
+   "contexts": [{"name": "pod", "context": {"cluster": "pod", "user": "pod"}}],
+   "users": [{"name": "pod", "user": {"tokenFile": "'$account'/token"}}],
+   "clusters": [{"name": "pod", "cluster": {"certificate-authority": "'$account'/ca.crt",
+    "server": "https://'"$host:${KUBERNETES_SERVICE_PORT:-443}"'"}}]}' >"$KUBECONFIG"
+fi
+
 # Prints which word of a file is in brackets, as in: always [madvise] never.
 chosen() {
   words='[none]'
