@@ -32,8 +32,9 @@ pub struct WaitedFor {
 
 impl WaitedFor {
     /// Returns the CPU time that was taken over from children since the reading before, less what was read of these
-    /// children. `is_zombie` tells whether a process that has ended is one now.
-    pub fn since_last(&mut self, now: &Reading, is_zombie: impl Fn(Identity) -> bool) -> Duration {
+    /// children. `zombie` returns the CPU time of a process that has ended, and of its children, if it is a zombie now: it may have
+    /// run on after it was read.
+    pub fn since_last(&mut self, now: &Reading, zombie: impl Fn(Identity) -> Option<Duration>) -> Duration {
         let Some(before) = self.before.replace(now.clone()) else { return Duration::ZERO };
         let both = now.of.iter().filter_map(|(identity, now)| Some((before.of.get(identity)?, now)));
         let taken_over = both.map(|(first, last)| last.cpu_of_children.saturating_sub(first.cpu_of_children));
@@ -45,7 +46,8 @@ impl WaitedFor {
             is_gone: false,
         }));
         self.ended.retain_mut(|one| {
-            if is_zombie(one.identity) {
+            if let Some(cpu) = zombie(one.identity) {
+                one.cpu = one.cpu.max(cpu);
                 return true;
             }
             if rest + TICK >= one.cpu {
@@ -67,6 +69,9 @@ mod tests {
     const PARENT: Identity = (1, 1);
     const CHILD: Identity = (2, 1);
 
+    /// What the child has used at its end, where it is a zombie.
+    const ENDED: u64 = 715;
+
     fn ms(ms: u64) -> Duration {
         Duration::from_millis(ms)
     }
@@ -83,7 +88,8 @@ mod tests {
     fn found(readings: &[(Reading, bool)]) -> Vec<u64> {
         let mut waited_for = WaitedFor::default();
         let each = readings.iter().map(|(reading, is_zombie)| {
-            waited_for.since_last(reading, |identity| *is_zombie && identity == CHILD).as_millis() as u64
+            let zombie = |identity| (*is_zombie && identity == CHILD).then_some(ms(ENDED));
+            waited_for.since_last(reading, zombie).as_millis() as u64
         });
         each.skip(1).collect()
     }
@@ -104,7 +110,7 @@ mod tests {
             (reading(720, None), false),
             (reading(1000, None), false),
         ];
-        assert_eq!(found(&late), [0, 0, 20, 280], "what was read is taken off once");
+        assert_eq!(found(&late), [0, 0, 5, 280], "what was read is taken off once");
     }
 
     /// The parent is read, waits for the child, and then the child is read or asked for.

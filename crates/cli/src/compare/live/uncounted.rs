@@ -56,8 +56,8 @@ impl Uncounted {
             return works_itself(*pid, tree);
         }
         // What ended between two periods is of no interest.
-        self.waited_for.since_last(first, is_zombie);
-        self.ended += self.waited_for.since_last(last, is_zombie);
+        self.waited_for.since_last(first, zombie);
+        self.ended += self.waited_for.since_last(last, zombie);
         if self.ended + self.counted < ENOUGH || self.ended <= self.counted {
             return Ok(());
         }
@@ -70,9 +70,13 @@ impl Uncounted {
     }
 }
 
-/// Returns whether a process that has ended is waited for by nobody yet.
-fn is_zombie(identity: Identity) -> bool {
-    Process::new(identity.0).stat().is_ok_and(|stat| stat.identity() == identity)
+/// Returns the CPU time of a process that has ended, and of its children, while nobody has waited for it.
+fn zombie(identity: Identity) -> Option<Duration> {
+    let stat = Process::new(identity.0).stat().ok().filter(|stat| stat.identity() == identity)?;
+    Some(
+        Duration::from_secs(stat.cpu + stat.cpu_of_children)
+            / u32::try_from(ticks_per_second()).unwrap_or(100),
+    )
 }
 
 /// Checks that a process does the work itself, where its children are neither lifted nor measured.
