@@ -111,6 +111,7 @@ impl Hot {
         let why = refusal.filter(|_| !std::mem::replace(&mut self.told, true))?;
         let what = match self.limits.is_unlimited() {
             true => "all code is copied",
+            false if self.limits.budget == u64::MAX => "no code is copied (--total)",
             false => "no code is copied (--budget)",
         };
         Some(format!("the code in use cannot be sampled, so {what}: {why}"))

@@ -21,7 +21,7 @@ use super::process::{Image, code_of, image};
 use hugelift_core::printable::Escape as _;
 use hugelift_core::proc_stat::Stat;
 use hugelift_core::worth::{Account, CHECK};
-use hugelift_linux::proc::clock::ticks_per_second;
+use hugelift_linux::proc::clock::of_ticks;
 use hugelift_linux::proc::loadavg::LoadAvg;
 use hugelift_linux::proc::procfs::{Process, help_with_executable};
 use std::collections::{BTreeMap, BTreeSet};
@@ -186,7 +186,7 @@ impl ProcessSet {
     /// Updates a member; returns the CPU time that it has used since the last time.
     fn update(&mut self, pid: u32, stat: &Stat) -> Duration {
         let Some(member) = self.members.get_mut(&pid) else { return Duration::ZERO };
-        let cpu = ticks(stat.cpu);
+        let cpu = of_ticks(stat.cpu);
         let used = cpu.saturating_sub(member.cpu);
         member.cpu = cpu;
         // Of a process whose first thread has ended the kernel shows no addresses.
@@ -304,7 +304,7 @@ impl ProcessSet {
         if let Some(parent) = self.members.get_mut(&stat.parent) {
             parent.is_parent |= parent.image == image;
         }
-        let cpu = ticks(stat.cpu);
+        let cpu = of_ticks(stat.cpu);
         self.accounts.add_used(image, cpu);
         self.members.insert(pid, Member { cpu, ..Member::new(stat, image) });
     }
@@ -482,8 +482,4 @@ impl ProcessSet {
     pub(crate) fn is_open(&self) -> bool {
         self.membership.is_open()
     }
-}
-
-fn ticks(ticks: u64) -> Duration {
-    Duration::from_millis(ticks.saturating_mul(1000) / ticks_per_second())
 }

@@ -149,7 +149,7 @@ impl Reader {
     pub fn read(&mut self, pid: u32) -> Result<Known, ProcError> {
         let clock = cpu_time(pid).ok();
         if let Some(known) = self.unchanged(pid, clock) {
-            return Ok(known);
+            return Ok(known.clone());
         }
         let stat = Process::new(pid).stat()?;
         let mut new = self.remembered(&stat).unwrap_or_else(|| Remembered::new(&stat, self.second));
@@ -167,15 +167,14 @@ impl Reader {
 
     /// Returns what is known of a process that has not run since it was read.
     pub fn asleep(&mut self, pid: u32) -> Option<&Known> {
-        let clock = cpu_time(pid).ok()?;
-        self.processes.get(&pid).filter(|known| known.clock == Some(clock)).map(|known| &known.known)
+        self.unchanged(pid, cpu_time(pid).ok())
     }
 
     /// Returns what is known of a process that has not run since, to the nanosecond. So it has not executed another program,
     /// and no other process has its id.
-    fn unchanged(&mut self, pid: u32, clock: Option<Duration>) -> Option<Known> {
+    fn unchanged(&mut self, pid: u32, clock: Option<Duration>) -> Option<&Known> {
         let known = self.processes.get(&pid)?;
-        (clock.is_some() && known.clock == clock).then(|| known.known.clone())
+        (clock.is_some() && known.clock == clock).then_some(&known.known)
     }
 
     /// Returns whose a process is. That costs more than [`Reader::read`], and is remembered for those that were read.

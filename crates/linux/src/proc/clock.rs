@@ -40,6 +40,11 @@ pub fn ticks_per_second() -> u64 {
     each.filter(|each| *each > 0).unwrap_or(100)
 }
 
+/// Returns the time of so many clock ticks.
+pub fn of_ticks(ticks: u64) -> Duration {
+    Duration::from_millis(ticks.saturating_mul(1000) / ticks_per_second())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

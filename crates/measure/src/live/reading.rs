@@ -9,7 +9,7 @@ use crate::memory::Memory;
 use crate::run::Run;
 use anyhow::{Result, bail, ensure};
 use hugelift_core::proc_stat::Identity;
-use hugelift_linux::proc::clock::ticks_per_second;
+use hugelift_linux::proc::clock::of_ticks;
 use hugelift_linux::proc::procfs::Process;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -52,8 +52,7 @@ impl OfProcess {
                 count: count?,
                 minor_faults: stat.minor_faults,
                 major_faults: stat.major_faults,
-                cpu_of_children: Duration::from_secs(stat.cpu_of_children)
-                    / u32::try_from(ticks_per_second()).unwrap_or(100),
+                cpu_of_children: of_ticks(stat.cpu_of_children),
                 faults_of_children: stat.minor_faults_of_children,
             })),
             _ => Ok(None),

@@ -14,7 +14,7 @@ use hugelift_core::service::matching::Facts;
 use hugelift_core::service::policy::Policy;
 use hugelift_core::service::verify::Verdict;
 use hugelift_linux::proc::census::{Kind, Known, Program, Reader, list};
-use hugelift_linux::proc::clock::ticks_per_second;
+use hugelift_linux::proc::clock::of_ticks;
 use hugelift_linux::proc::connector::{Connector, Wanted};
 use hugelift_linux::proc::procfs::ProcError;
 use nix::poll::{PollFd, PollFlags};
@@ -322,7 +322,7 @@ fn settings(policy: &Policy, memory: u64) -> Settings {
 
 /// Returns the time since a start, which is in clock ticks since boot.
 fn age(start: u64) -> Duration {
-    let started = Duration::from_millis(start.saturating_mul(1000) / ticks_per_second().max(1));
+    let started = of_ticks(start);
     let now = clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(Duration::ZERO, Duration::from);
     now.saturating_sub(started)
 }

@@ -4,7 +4,7 @@
 use super::members::Members;
 use anyhow::{Result, bail};
 use hugelift_core::proc_stat::Identity;
-use hugelift_linux::proc::clock::ticks_per_second;
+use hugelift_linux::proc::clock::{of_ticks, ticks_per_second};
 use hugelift_linux::proc::procfs::Process;
 use hugelift_measure::live::{Reading, WaitedFor};
 use hugelift_measure::tree::ProcessTree;
@@ -73,10 +73,7 @@ impl Uncounted {
 /// Returns the CPU time of a process that has ended, and of its children, while nobody has waited for it.
 fn zombie(identity: Identity) -> Option<Duration> {
     let stat = Process::new(identity.0).stat().ok().filter(|stat| stat.identity() == identity)?;
-    Some(
-        Duration::from_secs(stat.cpu + stat.cpu_of_children)
-            / u32::try_from(ticks_per_second()).unwrap_or(100),
-    )
+    Some(of_ticks(stat.cpu.saturating_add(stat.cpu_of_children)))
 }
 
 /// Checks that a process does the work itself, where its children are neither lifted nor measured.
