@@ -30,6 +30,10 @@ pub struct NoWork(String);
 pub struct OfProcess {
     /// Its CPU time so far.
     pub cpu: Duration,
+    /// Its CPU time so far as its parent takes it over (utime and stime of proc_pid_stat(5), each rounded down to a clock tick). On
+    /// a virtual machine `cpu` may be larger by the time that the host took (steal time): the scheduler takes that off
+    /// (`update_rq_clock_task` in kernel/sched/core.c), and a counter of the task clock does not.
+    pub cpu_in_stat: Duration,
     /// What the kernel counts of it.
     pub count: Option<f64>,
     /// Page faults so far that read nothing from a disk.
@@ -49,6 +53,7 @@ impl OfProcess {
         match Process::new(process.identity.0).stat() {
             Ok(stat) if stat.is_alive(process.identity) => Ok(Some(OfProcess {
                 cpu,
+                cpu_in_stat: of_ticks(stat.cpu),
                 count: count?,
                 minor_faults: stat.minor_faults,
                 major_faults: stat.major_faults,

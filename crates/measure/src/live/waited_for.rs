@@ -10,8 +10,9 @@ use super::reading::Reading;
 use hugelift_core::proc_stat::Identity;
 use std::time::Duration;
 
-/// The kernel gives the CPU time of children in clock ticks, rounded down (proc_pid_stat(5)).
-const TICK: Duration = Duration::from_millis(10);
+/// How much less than a child's CPU time its parent may seem to take over: the kernel gives that of children in clock ticks, in
+/// user mode and in the kernel, each rounded down (proc_pid_stat(5)).
+const ROUNDED_OFF: Duration = Duration::from_millis(20);
 
 /// A process that has ended.
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +43,7 @@ impl WaitedFor {
         let ended = before.of.iter().filter(|(identity, _)| !now.of.contains_key(identity));
         self.ended.extend(ended.map(|(identity, one)| Ended {
             identity: *identity,
-            cpu: one.cpu + one.cpu_of_children,
+            cpu: one.cpu_in_stat + one.cpu_of_children,
             is_gone: false,
         }));
         self.ended.retain_mut(|one| {
@@ -50,7 +51,7 @@ impl WaitedFor {
                 one.cpu = one.cpu.max(cpu);
                 return true;
             }
-            if rest + TICK >= one.cpu {
+            if rest + ROUNDED_OFF >= one.cpu {
                 rest = rest.saturating_sub(one.cpu);
                 return false;
             }
@@ -76,10 +77,12 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    /// A reading of a parent, with what it took over from children, and of a child that lives.
+    /// A reading of a parent, with what it took over from children, and of a child that lives. Of the child's time, the host had
+    /// taken a part.
     fn reading(taken_over: u64, child: Option<u64>) -> Reading {
         let parent = OfProcess { cpu: ms(5), cpu_of_children: ms(taken_over), ..OfProcess::default() };
-        let child = child.map(|cpu| (CHILD, OfProcess { cpu: ms(cpu), ..OfProcess::default() }));
+        let of_child = |cpu| OfProcess { cpu: ms(cpu + 100), cpu_in_stat: ms(cpu), ..OfProcess::default() };
+        let child = child.map(|cpu| (CHILD, of_child(cpu)));
         let of = std::iter::once((PARENT, parent)).chain(child).collect();
         Reading { at: Instant::now(), took: Duration::ZERO, count: None, of }
     }
@@ -139,5 +142,7 @@ mod tests {
     #[test]
     fn the_clock_of_children_is_rounded_down() {
         assert_eq!(found(&[(reading(0, Some(709)), false), (reading(700, None), false)]), [0]);
+        // In user mode and in the kernel.
+        assert_eq!(found(&[(reading(0, Some(718)), false), (reading(700, None), false)]), [0]);
     }
 }
