@@ -113,10 +113,15 @@ impl Host {
         took
     }
 
-    /// Starts a game of the hostile user.
+    /// Starts a game of the hostile user, in the background.
     pub fn game(&self, words: &[&str]) -> Game {
+        self.game_with_nice(19, words)
+    }
+
+    /// Starts a game of the hostile user with a nice value.
+    pub fn game_with_nice(&self, nice: u32, words: &[&str]) -> Game {
         let mut command = Command::new("nice");
-        command.args(["-n", "19"]).args(USER).arg(self.path("user/games")).args(words);
+        command.args(["-n", &nice.to_string()]).args(USER).arg(self.path("user/games")).args(words);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
         Game(command.spawn().expect("it starts"))
     }
