@@ -19,7 +19,7 @@ has_musl() { command -v musl-gcc >/dev/null && [ -d "$(rustc --print target-libd
 if has_musl || { command -v rustup >/dev/null && rustup target add "$target" && has_musl; }; then
   # With both in one call their dependencies have the same features, and are compiled once. As a target is named, the
   # flags are not those of build scripts.
-  set_rustflags "${flags[@]}"
+  set_rustflags "${flags[@]}" "${no_unwind_tables[@]}"
   cargo build --release --target "$target" -p hugelift -p hugelift-bench
   made=$out/$target/release
 else

@@ -2,6 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Makes two builds in different folders the same bytes; for scripts that source it in the top folder.
 
+# Flags of rustc for static programs with musl. (glibc unwinds the stack where a thread is cancelled.)
+# shellcheck disable=SC2034 # of the scripts that source it
+no_unwind_tables=(-C "link-arg=-Wl,--no-eh-frame-hdr" -C "link-arg=-Wl,-T,$PWD/ci/no-unwind-tables.ld")
+
 # Sets the flags of rustc: the words of RUSTFLAGS, those given, and flags by which no path of this machine is in what is
 # built. cargo reads CARGO_ENCODED_RUSTFLAGS instead of RUSTFLAGS; in it a path may have spaces.
 set_rustflags() {

@@ -70,7 +70,7 @@ compared=(compare heat::)
 # The program lift takes longer than one program may: it runs in three parts. A word also takes modules that end with it, as
 # attach_watch.
 live=(live:: loads:: moved::)
-second_half=(page_sizes:: parts:: protections:: running:: service:: shm:: spans:: state:: stress:: symbols:: unused:: watch::)
+second_half=(page_sizes:: parts:: protections:: running:: service:: shm:: spans:: state:: stress:: swapped:: symbols:: unused:: watch::)
 words_of() {
   local program= experiment
   words=()

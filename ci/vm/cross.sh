@@ -36,6 +36,10 @@ has_std() { [ -d "$(rustc --print target-libdir --target "$1")" ]; }
 # Builds the command that ships for the target $1, after `cross`: static, at fixed addresses; needs remap.sh.
 release() {
   export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=$cc
-  set_rustflags
+  # shellcheck disable=SC2154 # set by remap.sh
+  case $1 in
+  *-musl) set_rustflags "${no_unwind_tables[@]}" ;;
+  *) set_rustflags ;;
+  esac
   "${cargo[@]}" rustc -q --release --target "$1" -p hugelift --bin hugelift -- -C relocation-model=static
 }

@@ -35,7 +35,7 @@ fn is_current(command: &Path, package: &Path) -> Result<(), String> {
     let built = time(command).map_err(|e| format!("{}: {e}", command.display()))?;
     let mut newest = (SystemTime::UNIX_EPOCH, PathBuf::new());
     let mut next = vec![top.join("Cargo.toml"), top.join("Cargo.lock"), top.join("crates")];
-    next.extend(["ci/build.sh", "ci/remap.sh"].map(|file| top.join(file)));
+    next.extend(["ci/build.sh", "ci/remap.sh", "ci/no-unwind-tables.ld"].map(|file| top.join(file)));
     while let Some(path) = next.pop() {
         // No part of the command.
         if ["tests", "bench"].iter().any(|name| path.ends_with(name)) {
