@@ -66,6 +66,43 @@ impl Drop for Pool {
     }
 }
 
+/// A file of swap space, in use until the guard is dropped.
+pub struct Swap {
+    restorer: Child,
+    _dir: tempfile::TempDir,
+}
+
+impl Swap {
+    /// Makes so many bytes of it.
+    ///
+    /// # Errors
+    /// Fails without root, or where the file system of the target folder takes none.
+    pub fn new(bytes: usize) -> Result<Swap, String> {
+        let dir = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).map_err(|e| e.to_string())?;
+        let path = dir.path().join("swap");
+        // A file with holes is refused.
+        fs::write(&path, vec![0; bytes]).map_err(|e| format!("{}: {e}", path.display()))?;
+        let run = |command: &mut Command| match command.output() {
+            Ok(done) if done.status.success() => Ok(()),
+            Ok(done) => Err(format!("{command:?}: {}", done.stderr.escape_ascii())),
+            Err(error) => Err(format!("{command:?}: {error}")),
+        };
+        run(Command::new("chmod").arg("600").arg(&path))?;
+        run(Command::new("mkswap").arg(&path))?;
+        let restorer = restorer(&format!("swapoff {}", path.display()))?;
+        let guard = Swap { restorer, _dir: dir };
+        run(Command::new("swapon").arg(&path))?;
+        Ok(guard)
+    }
+}
+
+impl Drop for Swap {
+    fn drop(&mut self) {
+        drop(self.restorer.stdin.take());
+        let _ = self.restorer.wait();
+    }
+}
+
 /// Starts a process that runs `command` when its stdin ends: when the guard is dropped, or when the
 /// test dies for any reason.
 fn restorer(command: &str) -> Result<Child, String> {

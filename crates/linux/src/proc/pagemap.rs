@@ -17,6 +17,8 @@ use std::os::unix::fs::FileExt;
 const PAGEMAP_SCAN: u64 = 0xc060_6610;
 const PAGE_IS_FILE: u64 = 1 << 2;
 const PAGE_IS_PRESENT: u64 = 1 << 3;
+/// In swap space, or on the way to another place in memory.
+const PAGE_IS_SWAPPED: u64 = 1 << 4;
 const PAGE_IS_PFNZERO: u64 = 1 << 5;
 const PAGE_IS_HUGE: u64 = 1 << 6;
 /// Bytes of an entry of the file.
@@ -92,16 +94,18 @@ fn huge_bytes_by_smaps(pid: i32, range: Range) -> io::Result<u64> {
     Ok(bytes)
 }
 
-/// Returns the bytes of `range`, which maps a file, that are resident and no longer the file's.
+/// Returns the bytes of `range`, which maps a file, that are no longer the file's: in memory, or in swap space.
 ///
 /// # Errors
 /// See [`huge_bytes`].
 pub fn written_bytes(pid: i32, range: Range) -> io::Result<u64> {
-    scan(pid, range, PAGE_IS_PRESENT | PAGE_IS_FILE, PAGE_IS_FILE)
+    let own = Wanted { any: PAGE_IS_PRESENT | PAGE_IS_SWAPPED, ..Wanted::without(PAGE_IS_FILE) };
+    let mut bytes = 0;
+    walk_file(&open(pid)?, range, own, &mut |found| bytes += found.len())?;
+    Ok(bytes)
 }
 
-/// Returns whether any page of `range`, which maps a file, is resident and no longer the file's, also before Linux
-/// 6.7.
+/// Returns whether any page of `range`, which maps a file, is no longer the file's ([`written_bytes`]), also before Linux 6.7.
 ///
 /// # Errors
 /// EACCES, ENOENT.
@@ -116,7 +120,7 @@ pub fn is_written(pid: i32, range: Range) -> io::Result<bool> {
     Ok(entries.iter().any(|entry| is_own_entry(*entry)))
 }
 
-/// Returns whether the page at `at`, in a mapping of a file, is resident and no longer the file's
+/// Returns whether the page at `at`, in a mapping of a file, is no longer the file's
 /// (`/proc/PID/pagemap`, for kernels without PAGEMAP_SCAN).
 ///
 /// # Errors
@@ -127,11 +131,13 @@ pub fn is_own(pid: i32, at: Addr) -> io::Result<bool> {
     Ok(is_own_entry(entry))
 }
 
-/// Returns whether an entry is that of a resident page that is no file's.
+/// Returns whether an entry is that of a page that is no file's, in memory or in swap space.
 fn is_own_entry(entry: [u8; ENTRY as usize]) -> bool {
     const PRESENT: u64 = 1 << 63;
+    const SWAPPED: u64 = 1 << 62;
     const FILE_OR_SHARED: u64 = 1 << 61;
-    u64::from_ne_bytes(entry) & (PRESENT | FILE_OR_SHARED) == PRESENT
+    let entry = u64::from_ne_bytes(entry);
+    entry & (PRESENT | SWAPPED) != 0 && entry & FILE_OR_SHARED == 0
 }
 
 /// Returns whether all pages of `range` are resident, and no other process maps any of them.
@@ -192,7 +198,7 @@ pub fn huge_stretches(
     found: &mut dyn FnMut(Range),
 ) -> io::Result<()> {
     let inverted = if zero { 0 } else { PAGE_IS_PFNZERO };
-    walk_file(pagemap, range, PAGE_IS_HUGE | PAGE_IS_PFNZERO, inverted, found)
+    walk_file(pagemap, range, Wanted::of(PAGE_IS_HUGE | PAGE_IS_PFNZERO, inverted), found)
 }
 
 /// Reads the entries of `range`, one for each base page; fewer once the process has released its memory.
@@ -222,7 +228,7 @@ fn walk(
     inverted: u64,
     found: &mut dyn FnMut(Range),
 ) -> io::Result<()> {
-    walk_file(&open(pid)?, range, categories, inverted, found)
+    walk_file(&open(pid)?, range, Wanted::of(categories, inverted), found)
 }
 
 /// Opens the pagemap of process `pid`. It shows the memory that the process has now, which is released at its
@@ -239,7 +245,7 @@ pub fn open(pid: i32) -> io::Result<File> {
 /// # Errors
 /// See [`huge_stretches`].
 pub fn present_stretches(pagemap: &File, range: Range, found: &mut dyn FnMut(Range)) -> io::Result<()> {
-    walk_file(pagemap, range, PAGE_IS_PRESENT, 0, found)
+    walk_file(pagemap, range, Wanted::of(PAGE_IS_PRESENT, 0), found)
 }
 
 /// Calls `found` with each stretch of `range`, which maps a file, that the process has in its page
@@ -250,7 +256,7 @@ pub fn present_stretches(pagemap: &File, range: Range, found: &mut dyn FnMut(Ran
 /// ESRCH, or success with nothing found, once the process has ended.
 pub fn present(pagemap: &File, range: Range, found: &mut dyn FnMut(Range)) -> io::Result<()> {
     let both = PAGE_IS_PRESENT | PAGE_IS_FILE;
-    match walk_file(pagemap, range, both, 0, found) {
+    match walk_file(pagemap, range, Wanted::of(both, 0), found) {
         // Before Linux 6.7.
         Err(e) if e.raw_os_error() == Some(libc::ENOTTY) => read_present(pagemap, range, found),
         other => other,
@@ -307,13 +313,30 @@ pub fn first_present(pagemap: &File, range: Range) -> io::Result<Option<Addr>> {
     }
 }
 
-fn walk_file(
-    pagemap: &File,
-    range: Range,
-    categories: u64,
+/// Which pages are wanted, by their categories (Documentation/admin-guide/mm/pagemap.rst).
+#[derive(Clone, Copy)]
+struct Wanted {
+    /// Those that matter.
+    mask: u64,
+    /// Those of them that a page must not have. It must have the others.
     inverted: u64,
-    found: &mut dyn FnMut(Range),
-) -> io::Result<()> {
+    /// It must have one of these, if any are named.
+    any: u64,
+}
+
+impl Wanted {
+    /// Wants pages that have those of `mask` which are not `inverted`, and lack those which are.
+    fn of(mask: u64, inverted: u64) -> Wanted {
+        Wanted { mask, inverted, any: 0 }
+    }
+
+    /// Wants pages that lack these.
+    fn without(categories: u64) -> Wanted {
+        Wanted::of(categories, categories)
+    }
+}
+
+fn walk_file(pagemap: &File, range: Range, wanted: Wanted, found: &mut dyn FnMut(Range)) -> io::Result<()> {
     let mut regions = [Region::default(); REGIONS];
     let mut start = range.start.0;
     while start < range.end.0 {
@@ -323,9 +346,10 @@ fn walk_file(
             end: range.end.0,
             vec: regions.as_mut_ptr() as u64,
             vec_len: REGIONS as u64,
-            category_mask: categories,
-            category_inverted: inverted,
-            return_mask: categories,
+            category_mask: wanted.mask,
+            category_inverted: wanted.inverted,
+            category_anyof_mask: wanted.any,
+            return_mask: wanted.mask,
             ..ScanArg::default()
         };
         // SAFETY: ioctl(2) PAGEMAP_SCAN reads and writes `arg` and writes at most vec_len
