@@ -17,6 +17,7 @@ pub mod huge;
 pub mod level;
 pub mod moments;
 pub mod mounts;
+pub mod pressure;
 pub mod recorded;
 pub mod run;
 pub mod schema;

@@ -2,6 +2,7 @@
 //! `hugelift attach --watch` while memory is short: copies that are no longer in use are given back.
 
 use crate::common::moments::with_moments;
+use crate::common::pressure::Pressure;
 use crate::common::run::{PATIENCE, until};
 use crate::common::shipped::WITH_FAULT_POINTS;
 use crate::common::{CGroup, End, HUGELIFT, fits};
@@ -13,34 +14,9 @@ use hugelift_linux::proc::procfs::Process;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
-
-/// The memory pressure that a watcher reads in place of the machine's.
-pub struct Pressure {
-    dir: tempfile::TempDir,
-}
-
-impl Pressure {
-    /// There is enough memory.
-    pub fn none() -> Pressure {
-        let pressure = Pressure { dir: tempfile::TempDir::new().expect("a folder") };
-        pressure.set("0.00");
-        pressure
-    }
-
-    pub fn path(&self) -> PathBuf {
-        self.dir.path().join("memory")
-    }
-
-    pub fn set(&self, avg10: &str) {
-        let text = |kind: &str| format!("{kind} avg10={avg10} avg60=0.00 avg300=0.00 total=1\n");
-        let new = self.dir.path().join("new");
-        std::fs::write(&new, text("some") + &text("full")).expect("it is written");
-        std::fs::rename(&new, self.path()).expect("it is renamed");
-    }
-}
 
 /// Starts a watch with anonymous copies. Each lift is worth it, so that no time passes.
 fn watch(command: &str, pressure: &Path, pid: u32, socket: Option<&Path>) -> Running {

@@ -8,12 +8,20 @@ use crate::common::huge::smaps;
 use crate::common::mounts::{image, kernel_has, mount, run, with_own_mounts};
 use crate::common::{Cmd, HUGELIFT, Held, fat};
 use crate::{need, need_root, skip};
+use hugelift_core::addr::PageSize;
+use hugelift_linux::proc::reservation::Reservation;
 use serde_json::Value;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt as _, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
+
+/// Bytes of a data file, whose end is in no whole huge page.
+const DATA: u64 = (8 << 20) + 12_345 * 8;
+const HUGE: u64 = 2 << 20;
+/// Makes all words of it different.
+const PRIME: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The result of priming.
 #[derive(Debug)]
@@ -31,9 +39,9 @@ fn victim(dir: &Path) -> PathBuf {
     path
 }
 
-/// Primes the program, runs it, and asserts that it sees what was reported.
-fn try_on(name: &str, program: &Path) -> Result {
-    let out = Cmd::new([HUGELIFT, "prime", "--json", program.to_str().unwrap()]).bare();
+/// Primes a file, and asserts that the report is consistent.
+fn primed(name: &str, path: &Path) -> Result {
+    let out = Cmd::new([HUGELIFT, "prime", "--json", path.to_str().unwrap()]).bare();
     let report: Value = serde_json::from_str(&out.stdout).unwrap_or_else(|e| panic!("{e}: {out:?}"));
     let file = &report["files"][0];
     let number = |key: &str| file[key].as_u64().unwrap();
@@ -46,11 +54,17 @@ fn try_on(name: &str, program: &Path) -> Result {
     assert_eq!(result.huge == result.whole, out.end == crate::common::End::Code(0), "{out:?}");
     assert_eq!(result.reasons.is_empty(), result.huge == result.whole, "{report:#}");
     assert!(result.whole > 0, "{report:#}");
+    result
+}
+
+/// Primes the program, runs it, and asserts that it sees what was reported.
+fn try_on(name: &str, program: &Path) -> Result {
+    let result = primed(name, program);
     // The mappings of the running program, which has touched all its bytes in its check.
     let held = Held::start(&Cmd::new([program]), None, program);
     let of_file = smaps(held.pid()).into_iter().filter(|u| u.mapping.path == program);
     let seen: u64 = of_file.map(|u| u.file_huge + u.shmem_huge).sum();
-    assert_eq!(seen, result.huge, "{report:#}");
+    assert_eq!(seen, result.huge, "{result:?}");
     let outcome = held.finish();
     assert_eq!(outcome.stdout, "wrong 0\nready\nwrong 0\n");
     shared_from(name, program, result.whole);
@@ -85,6 +99,55 @@ fn shared_from(name: &str, program: &Path, whole: u64) {
     println!("{name}: {} kB from the store", whole >> 10);
 }
 
+/// Primes a data file there, and asserts that a program that maps it sees what was reported, and the file's bytes; then that what is
+/// written is seen by all.
+fn data_on(name: &str, dir: &Path) -> Result {
+    let path = dir.join("data");
+    let mut words: Vec<u8> = (0..DATA / 8).flat_map(|n| n.wrapping_mul(PRIME).to_le_bytes()).collect();
+    fs::write(&path, &words).unwrap();
+    let result = primed(name, &path);
+    let whole: u64 = DATA.next_multiple_of(HUGE) - HUGE;
+    assert_eq!(result.whole, whole, "{result:?}");
+    let file = fs::File::options().read(true).write(true).open(&path).unwrap();
+    let mapped = Mapped::new(&file);
+    assert!(mapped.bytes() == words, "{name}: a mapping shows other bytes");
+    assert_eq!(mapped.huge(), result.huge, "{result:?}");
+    for at in (0..DATA as usize - 16).step_by(131_071) {
+        words[at..at + 16].fill(0x5a);
+        file.write_all_at(&[0x5a; 16], at as u64).unwrap();
+    }
+    assert!(mapped.bytes() == words && fs::read(&path).unwrap() == words, "{name}: what is written is seen");
+    fs::remove_file(&path).unwrap();
+    result
+}
+
+/// A shared mapping of the data file, whose address is congruent.
+struct Mapped {
+    _reserved: Reservation,
+    start: usize,
+}
+
+impl Mapped {
+    fn new(file: &fs::File) -> Mapped {
+        let mut reserved = Reservation::new(DATA as usize, PageSize::MB2).unwrap();
+        let prot = libc::PROT_READ;
+        let at = reserved.map_file(0, DATA as usize, prot, libc::MAP_SHARED, file, 0).unwrap();
+        Mapped { start: at.addr(), _reserved: reserved }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: it is mapped as long as the reservation lives, and the file keeps its length.
+        unsafe { std::slice::from_raw_parts(self.start as *const u8, DATA as usize) }
+    }
+
+    /// Returns the bytes that are mapped huge, after all were read.
+    fn huge(&self) -> u64 {
+        let own = smaps(std::process::id());
+        let found = own.into_iter().find(|usage| usage.mapping.range.start.0 == self.start as u64);
+        found.map(|usage| usage.file_huge + usage.shmem_huge).unwrap()
+    }
+}
+
 /// On every kernel either all is huge, or the report has the reason.
 fn on_image(kind: &'static str) {
     need_root!();
@@ -98,7 +161,9 @@ fn on_image(kind: &'static str) {
         let at = image(dir.path(), kind);
         let result = try_on(kind, &victim(&at));
         let no = format!("no huge pages from its file system ({kind})");
-        assert!(result.huge == result.whole || result.reasons.iter().all(|r| *r == no), "{result:?}");
+        for result in [result, data_on(&format!("{kind}, data"), &at)] {
+            assert!(result.huge == result.whole || result.reasons.iter().all(|r| *r == no), "{result:?}");
+        }
     });
 }
 
@@ -129,7 +194,9 @@ fn tmpfs() {
             let result = try_on(&format!("tmpfs, {options}"), &victim(&at));
             // Without huge=always the file becomes huge only by MADV_COLLAPSE, since Linux 6.1.
             let may_fail = name == "plain" && !collapses();
-            assert!(result.huge == result.whole || may_fail, "{result:?}");
+            for result in [result, data_on(&format!("tmpfs, {options}, data"), &at)] {
+                assert!(result.huge == result.whole || may_fail, "{result:?}");
+            }
         }
     });
 }
@@ -166,6 +233,8 @@ fn overlayfs_over_ext4() {
         fs::rename(at.join("victim"), at.join("renamed")).unwrap();
         let upper = try_on("overlay, upper layer", &victim(&at));
         assert_eq!(upper.huge, direct.huge);
+        let direct = data_on("ext4 under it, data", &ext4);
+        assert_eq!(data_on("overlay, data", &at).huge, direct.huge);
     });
 }
 

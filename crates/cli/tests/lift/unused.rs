@@ -213,7 +213,7 @@ fn issue_32_4_a_watch_gives_zeros_back_while_memory_is_short() {
 }
 
 fn zeros_are_given_back_by_a_watch(victim: Victim) {
-    let pressure = crate::cold::Pressure::none();
+    let pressure = crate::common::pressure::Pressure::none();
     let mut watch = Command::new(WITH_FAULT_POINTS);
     watch.args([
         "attach",

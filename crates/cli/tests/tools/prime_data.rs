@@ -3,8 +3,9 @@
 //! its bytes are what they were.
 
 use crate::common::huge::smaps;
-use crate::common::run::until;
-use crate::common::{Cmd, End, HUGELIFT};
+use crate::common::pressure::Pressure;
+use crate::common::run::{finished, until};
+use crate::common::{Cmd, End, HUGELIFT, WITH_FAULT_POINTS};
 use crate::prime::prime;
 use crate::skip;
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
@@ -14,7 +15,8 @@ use std::num::NonZeroUsize;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 const MB: u64 = 1 << 20;
@@ -219,6 +221,54 @@ fn issue_32_1_holes_are_not_read_and_the_budget_is_kept() {
     assert_eq!((status, bytes(&report["files"][0], "huge_bytes")), (0, 8 * MB), "{report:#}");
 }
 
+#[test]
+fn issue_32_1_a_file_is_read_at_the_rate() {
+    let data = Data::new(8 * MB);
+    data.drop_from_memory();
+    let began = Instant::now();
+    let (status, report) = prime(&["--rate", "8M", data.name()]);
+    let took = began.elapsed();
+    let file = match first(&report) {
+        Ok(file) => file,
+        Err(why) => skip!("{why}"),
+    };
+    assert_eq!((status, bytes(file, "huge_bytes")), (0, 8 * MB), "{report:#}");
+    // The first huge page is in memory, as it tells that the file is no code. Two of the others wait for the one before.
+    assert!(took >= Duration::from_millis(450), "{took:?}");
+    // What is in memory is not read, and takes no time.
+    let (status, report) = prime(&["--rate", "1", data.name()]);
+    assert_eq!((status, bytes(&report["files"][0], "huge_bytes")), (0, 8 * MB), "{report:#}");
+    let none = Cmd::new([HUGELIFT, "prime", "--rate", "0", data.name()]).bare();
+    assert!(none.end == End::Code(125) && none.stderr.contains("a rate of 0"), "{none:?}");
+}
+
+#[test]
+fn issue_32_1_nothing_is_read_while_memory_is_short() {
+    let data = Data::new(4 * MB);
+    data.drop_from_memory();
+    let pressure = Pressure::none();
+    pressure.set("40.00");
+    let mut command = Command::new(WITH_FAULT_POINTS);
+    command.args(["prime", "--json", data.name()]).env("HUGELIFT_TEST_PRESSURE", pressure.path());
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("hugelift");
+    std::thread::sleep(Duration::from_secs(1));
+    let (_, report) = prime(&["--check", data.name()]);
+    assert_eq!(bytes(&report["files"][0], "huge_bytes"), 0, "{report:#}");
+    // Between the two limits it is as short as before.
+    pressure.set("7.00");
+    std::thread::sleep(Duration::from_secs(1));
+    let (_, report) = prime(&["--check", data.name()]);
+    assert_eq!(bytes(&report["files"][0], "huge_bytes"), 0, "{report:#}");
+    pressure.set("2.00");
+    let outcome = finished(child);
+    let report: Value = serde_json::from_str(&outcome.stdout).unwrap_or_else(|e| panic!("{e}: {outcome:?}"));
+    let file = match first(&report) {
+        Ok(file) => file,
+        Err(why) => skip!("{why}"),
+    };
+    assert_eq!((outcome.end, bytes(file, "huge_bytes")), (End::Code(0), 4 * MB), "{report:#}");
+}
+
 /// A folder stands for its large files; those that a process has mapped are found too.
 #[test]
 fn issue_32_1_folders_and_processes_stand_for_their_files() {
@@ -242,8 +292,8 @@ fn issue_32_1_folders_and_processes_stand_for_their_files() {
         print('ready', flush=True)\nsys.stdin.read()";
     let mut reader = Command::new("python3")
         .args(["-c", script, data.name()])
-        .stdin(std::process::Stdio::piped())
-        .stdout(std::process::Stdio::piped())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
         .spawn()
         .expect("python3");
     std::io::Read::read_exact(reader.stdout.as_mut().expect("its stdout"), &mut [0; 5]).expect("ready");

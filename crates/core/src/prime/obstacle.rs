@@ -3,6 +3,7 @@
 
 use crate::addr::{PageSize, human_bytes};
 use crate::advice::separate;
+use crate::pressure::Pressure;
 use crate::printable::{Untrusted, quoted};
 use serde::Serialize;
 use std::fmt;
@@ -55,6 +56,8 @@ pub enum Obstacle {
         /// Bytes that were needed.
         need: u64,
     },
+    /// The machine, or a control group, is short of memory. What is not in memory is not read.
+    Pressure(Pressure),
     /// It is in memory in small pages. Used by checks that change nothing.
     NotPrimed,
     /// It is not in memory. Used by checks that change nothing.
@@ -87,6 +90,7 @@ impl Obstacle {
             Obstacle::Fragmented => "fragmented",
             Obstacle::MemoryShort { .. } => "memory-short",
             Obstacle::OverBudget { .. } => "over-budget",
+            Obstacle::Pressure(_) => "memory-pressure",
             Obstacle::NotPrimed => "not-primed",
             Obstacle::NotRead => "not-read",
             Obstacle::NotOwner => "not-owner",
@@ -130,6 +134,7 @@ impl Obstacle {
             Obstacle::Fragmented => {
                 format!("echo 1 > /proc/sys/vm/compact_memory; then hugelift prime {file}")
             }
+            Obstacle::Pressure(_) => format!("when memory is not short any more: hugelift prime {file}"),
             Obstacle::NotPrimed | Obstacle::NotRead => format!("hugelift prime {file}"),
             Obstacle::NotOwner => format!("as the file's owner or as root: hugelift prime {file}"),
             Obstacle::OverBudget { .. } => format!("hugelift prime --budget SIZE {file} allows more"),
@@ -183,6 +188,7 @@ impl fmt::Display for Obstacle {
                 human_bytes(*need),
                 human_bytes(*left)
             ),
+            Obstacle::Pressure(pressure) => write!(f, "not read, as memory is short: {pressure}"),
             Obstacle::NotPrimed => f.write_str("in memory in small pages"),
             Obstacle::NotRead => f.write_str("not in memory"),
             Obstacle::NotOwner => f.write_str("only the owner sees what is in memory without reading it"),

@@ -6,6 +6,7 @@ use hugelift_core::addr::PageSize;
 use hugelift_core::advice::About;
 use hugelift_core::attribute::Attribute;
 use hugelift_core::policy::Backing;
+use hugelift_core::pressure::Pressure;
 use hugelift_core::prime::Obstacle;
 use hugelift_core::skip::Reason;
 use hugelift_core::snapshot::{MemoryLimit, NotStored, Part, ThpOff};
@@ -101,6 +102,7 @@ fn obstacles() -> Vec<Obstacle> {
         Obstacle::Fragmented,
         Obstacle::MemoryShort { left: 8 << 20, need: 24 << 20 },
         Obstacle::OverBudget { left: 4 << 20, need: 8 << 20 },
+        Obstacle::Pressure(Pressure::Waits { share: 1240, is_of_group: false }),
         Obstacle::NotPrimed,
         Obstacle::NotRead,
         Obstacle::NotOwner,

@@ -7,7 +7,7 @@ use hugelift_core::maps::FileId;
 use hugelift_core::prime::{FileReport, Obstacle};
 use hugelift_core::printable::Escape as _;
 use hugelift_linux::elf::elf_file::{ElfFile, FileError};
-use hugelift_pages::pagecache::prime::{self, DataFile, Primer, Stamp};
+use hugelift_pages::pagecache::prime::{self, DataFile, Pace, Primer, Stamp};
 use std::fs::File;
 use std::path::Path;
 
@@ -67,11 +67,11 @@ impl KeptFile {
         }
     }
 
-    /// Primes it. What is read of a data file is subtracted from `budget`, in bytes.
-    pub fn prime(&self, page: PageSize, budget: &mut u64) -> FileReport {
+    /// Primes it at a pace.
+    pub fn prime(&self, page: PageSize, pace: &mut Pace) -> FileReport {
         match self {
-            KeptFile::Code(file) => prime::prime(file, page),
-            KeptFile::Data(file) => prime::prime_data(file, page, budget),
+            KeptFile::Code(file) => prime::prime_at(file, page, pace),
+            KeptFile::Data(file) => prime::prime_data(file, page, pace),
         }
     }
 
@@ -80,12 +80,12 @@ impl KeptFile {
         &self,
         edges: &mut Primer,
         page: PageSize,
-        budget: &mut u64,
+        pace: &mut Pace,
         report: FileReport,
     ) -> FileReport {
         let edges = match self {
             KeptFile::Code(file) => edges.prime(file, page, true),
-            KeptFile::Data(file) => edges.prime_data(file, page, Some(budget)),
+            KeptFile::Data(file) => edges.prime_data(file, page, Some(pace)),
         };
         FileReport { edges, ..report }
     }

@@ -12,7 +12,7 @@ use hugelift_core::keep::Config;
 use hugelift_core::maps::FileId;
 use hugelift_core::prime::{FileReport, Obstacle};
 use hugelift_core::printable::Escape;
-use hugelift_pages::pagecache::prime::{Locked, Primer, Stamp, huge_page};
+use hugelift_pages::pagecache::prime::{Locked, Pace, Primer, Stamp, huge_page};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -92,11 +92,13 @@ impl Keeper {
         // Done first: a removed file keeps its disk space as long as it is open.
         self.files.retain(|id, _| self.order.contains(id));
         let (named, observed) = wanted.parts();
-        let mut budget = self.config.budget;
-        named.iter().for_each(|file| self.refresh(file, &mut budget, true));
+        // While memory is short nothing is read: the next round comes by itself.
+        let pace = |budget| Pace::new(budget, None).without_patience();
+        let mut of_named = pace(self.config.budget);
+        named.iter().for_each(|file| self.refresh(file, &mut of_named, true));
         // What is in no whole huge page costs more than it brings where nobody has asked for the file.
-        let mut budget = self.observed;
-        observed.iter().for_each(|file| self.refresh(file, &mut budget, false));
+        let mut of_observed = pace(self.observed);
+        observed.iter().for_each(|file| self.refresh(file, &mut of_observed, false));
         self.lock(named);
         for id in &self.order {
             if let Some(kept) = self.files.get_mut(id) {
@@ -106,7 +108,7 @@ impl Keeper {
         wanted.folders
     }
 
-    fn refresh(&mut self, file: &KeptFile, budget: &mut u64, with_edges: bool) {
+    fn refresh(&mut self, file: &KeptFile, pace: &mut Pace, with_edges: bool) {
         let page = match &self.page {
             Ok(page) => *page,
             Err(obstacle) => {
@@ -118,17 +120,17 @@ impl Keeper {
         let now = file.stamp();
         match self.files.get_mut(&file.id()) {
             Some(kept) if kept.stamp == now => {
-                if let Some(report) = renewed(&kept.report, file, page, budget) {
+                if let Some(report) = renewed(&kept.report, file, page, pace) {
                     kept.report = report;
                 }
             }
             Some(kept) => {
                 kept.unlock();
-                kept.report = primed(file, page, with_edges.then_some(&mut self.edges), budget);
+                kept.report = primed(file, page, with_edges.then_some(&mut self.edges), pace);
                 kept.stamp = now;
             }
             None => {
-                let report = primed(file, page, with_edges.then_some(&mut self.edges), budget);
+                let report = primed(file, page, with_edges.then_some(&mut self.edges), pace);
                 self.files.insert(file.id(), Kept::new(report, now));
             }
         }
@@ -189,7 +191,7 @@ impl Keeper {
 
 /// Checks a file that was primed before, and primes it again if that may help. Returns `None` if
 /// nothing can have changed.
-fn renewed(known: &FileReport, file: &KeptFile, page: PageSize, budget: &mut u64) -> Option<FileReport> {
+fn renewed(known: &FileReport, file: &KeptFile, page: PageSize, pace: &mut Pace) -> Option<FileReport> {
     let has = |report: &FileReport, one: fn(&Obstacle) -> bool| {
         report.obstacles().iter().any(|(_, blocked)| one(&blocked.obstacle))
     };
@@ -210,7 +212,7 @@ fn renewed(known: &FileReport, file: &KeptFile, page: PageSize, budget: &mut u64
         )
     };
     let idle = now.obstacles().iter().all(|(_, blocked)| waits(&blocked.obstacle));
-    Some(if idle { now } else { file.prime(page, budget) })
+    Some(if idle { now } else { file.prime(page, pace) })
 }
 
 fn lock_error(path: &std::path::Path, error: &std::io::Error) -> String {
@@ -224,10 +226,10 @@ fn lock_error(path: &std::path::Path, error: &std::io::Error) -> String {
 }
 
 /// Primes a file that is new or has changed, its edges included if there is a primer for them.
-fn primed(file: &KeptFile, page: PageSize, edges: Option<&mut Primer>, budget: &mut u64) -> FileReport {
-    let report = file.prime(page, budget);
+fn primed(file: &KeptFile, page: PageSize, edges: Option<&mut Primer>, pace: &mut Pace) -> FileReport {
+    let report = file.prime(page, pace);
     match edges {
-        Some(edges) => file.prime_edges(edges, page, budget, report),
+        Some(edges) => file.prime_edges(edges, page, pace, report),
         None => report,
     }
 }

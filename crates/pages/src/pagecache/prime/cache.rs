@@ -18,6 +18,17 @@ pub fn sync(file: &File) {
     }
 }
 
+/// Writes back what is dirty of the huge page at `offset`, and waits for that (sync_file_range(2)).
+pub fn write_back(file: &File, offset: u64, page: PageSize) {
+    let (Ok(offset), Ok(bytes)) = (offset.try_into(), page.bytes().try_into()) else { return };
+    let all =
+        libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    // SAFETY: sync_file_range(2) takes numbers alone.
+    if unsafe { libc::sync_file_range(file.as_raw_fd(), offset, bytes, all) } != 0 {
+        tracing::debug!(error = %io::Error::last_os_error(), offset, "sync_file_range");
+    }
+}
+
 /// Drops the base pages of the huge page at `offset` that are clean and not mapped. Any reader of a file may
 /// do that (posix_fadvise(2)).
 pub fn forget(file: &File, offset: u64, page: PageSize) {

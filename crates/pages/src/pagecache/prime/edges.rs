@@ -6,6 +6,7 @@
 //! each time.
 
 use super::data::DataFile;
+use super::pace::Pace;
 use super::view::{Advice, View};
 use super::{cache, holders};
 use hugelift_core::addr::{Addr, PageSize, Range};
@@ -36,19 +37,18 @@ impl Primer {
     pub fn prime(&mut self, file: &ElfFile, page: PageSize, changes: bool) -> Option<Edges> {
         let len = file.file().metadata().ok()?.len();
         let found = edges(&candidates(&file.headers, 0, len, machine::base_page(), page), page);
-        let mut unlimited = u64::MAX;
+        let mut unlimited = Pace::new(u64::MAX, None);
         self.run(Job { file: file.file(), page, is_code: true }, &found, changes.then_some(&mut unlimited))
     }
 
-    /// Does the same for a data file. What of it is read into memory is subtracted from `budget`, in bytes; nothing is changed if
-    /// there is none.
-    pub fn prime_data(&mut self, file: &DataFile, page: PageSize, budget: Option<&mut u64>) -> Option<Edges> {
+    /// Does the same for a data file, within the budget of the pace; nothing is changed without a pace.
+    pub fn prime_data(&mut self, file: &DataFile, page: PageSize, pace: Option<&mut Pace>) -> Option<Edges> {
         let found = edges(&stretches(&file.stretches(), file.len, page), page);
-        self.run(Job { file: file.file(), page, is_code: false }, &found, budget)
+        self.run(Job { file: file.file(), page, is_code: false }, &found, pace)
     }
 
-    /// Reads the edges, of which it may bring so many bytes into memory; it changes nothing without a budget.
-    fn run(&mut self, job: Job, edges: &[Edge], budget: Option<&mut u64>) -> Option<Edges> {
+    /// Reads the edges, at this pace; it changes nothing without one.
+    fn run(&mut self, job: Job, edges: &[Edge], pace: Option<&mut Pace>) -> Option<Edges> {
         if edges.is_empty() || job.page != HUGE {
             return None;
         }
@@ -63,8 +63,8 @@ impl Primer {
             }
         }
         let device = job.file.metadata().ok()?.dev();
-        if let Some(budget) = budget.filter(|_| !self.vain.contains(&device))
-            && job.improve(&pages, &mut all, budget)
+        if let Some(pace) = pace.filter(|_| !self.vain.contains(&device))
+            && job.improve(&pages, &mut all, pace)
         {
             self.vain.insert(device);
         }
@@ -96,13 +96,14 @@ impl Found {
 
 impl Job<'_> {
     /// Reads those edges anew that have small folios. Returns whether that was in vain: the file system has no large folios.
-    fn improve(&self, pages: &[&[Edge]], all: &mut [Found], budget: &mut u64) -> bool {
+    fn improve(&self, pages: &[&[Edge]], all: &mut [Found], pace: &mut Pace) -> bool {
         for i in self.changeable(all) {
             let missing = all[i].bytes - all[i].in_memory;
-            if missing > *budget || machine::memory_left_here() <= self.page.bytes() {
+            if machine::memory_left_here() <= self.page.bytes()
+                || pace.take(missing).and_then(|()| pace.wait(all[i].bytes)).is_err()
+            {
                 continue;
             }
-            *budget -= missing;
             self.read_anew(all[i].page);
             // A reader of its own: what was read from the disk takes time too.
             let found = Reader::open(std::process::id()).and_then(|mut reader| {

@@ -7,7 +7,8 @@
 //!                not in memory, and changes nothing for what is there in small pages
 //!   collapse     MADV_COLLAPSE: where the kernel can, also for a file in use (tmpfs;
 //!                READ_ONLY_THP_FOR_FS)
-//!   drop         fsync, POSIX_FADV_DONTNEED for these huge pages alone, then read in again
+//!   drop         fsync, POSIX_FADV_DONTNEED for these huge pages alone, then read in again; what a process that was named has
+//!                mapped of a data file is unmapped before (MADV_PAGEOUT)
 //!   verify       what smaps shows of a new mapping, page by page
 //!   edges        what is in no whole huge page is read into folios as large as fit
 //! ```
@@ -23,6 +24,8 @@ mod data;
 mod edges;
 mod holders;
 mod locked;
+mod mapped_by;
+mod pace;
 mod view;
 
 pub(crate) use cache::open_for_writing;
@@ -31,6 +34,8 @@ pub use data::DataFile;
 pub use edges::Primer;
 pub use holders::written;
 pub use locked::Locked;
+pub use mapped_by::{MappedBy, fits};
+pub use pace::Pace;
 
 use hugelift_core::addr::PageSize;
 use hugelift_core::elf::Headers;
@@ -88,10 +93,23 @@ pub fn blocked(file: &ElfFile, obstacle: &Obstacle) -> FileReport {
     job.run(Job::check_batch)
 }
 
-/// Does the same as [`prime`] for a data file. What of it is read into memory is subtracted from `budget`, in bytes.
-pub fn prime_data(file: &DataFile, page: PageSize, budget: &mut u64) -> FileReport {
+/// Does the same as [`prime`] at a pace.
+pub fn prime_at(file: &ElfFile, page: PageSize, pace: &mut Pace) -> FileReport {
+    let job = Job::new(file, 0, page);
+    Job { pace: Some(pace), ..job }.run(Job::prime_batch)
+}
+
+/// Does the same as [`prime`] for a data file, within the budget of the pace.
+pub fn prime_data(file: &DataFile, page: PageSize, pace: &mut Pace) -> FileReport {
     let job = Job::of_data(file, page);
-    Job { budget: Some(budget), ..job }.run(Job::prime_batch)
+    Job { pace: Some(pace), ..job }.run(Job::prime_batch)
+}
+
+/// Does the same as [`prime_data`] for a file that a process has mapped. Its small pages are taken from it, which changes nothing
+/// that it sees: it waits for the disk if it touches them before they are read in anew.
+pub fn prime_data_of(file: &DataFile, page: PageSize, pace: &mut Pace, by: &MappedBy) -> FileReport {
+    let job = Job::of_data(file, page);
+    Job { pace: Some(pace), mapped_by: Some(by), ..job }.run(Job::prime_batch)
 }
 
 /// Does the same as [`check`] for a data file.
@@ -129,8 +147,10 @@ struct Job<'a> {
     id: Option<FileId>,
     /// Whether some page of it is huge: then its file system supports huge pages.
     made: bool,
-    /// Bytes that may still be read into memory, if they are limited.
-    budget: Option<&'a mut u64>,
+    /// The limits of what is read into memory.
+    pace: Option<&'a mut Pace>,
+    /// A process that gives up what it has mapped of it.
+    mapped_by: Option<&'a MappedBy>,
 }
 
 impl<'a> Job<'a> {
@@ -157,7 +177,8 @@ impl<'a> Job<'a> {
             refusal: None,
             id: None,
             made: false,
-            budget: None,
+            pace: None,
+            mapped_by: None,
         }
     }
 
@@ -169,7 +190,8 @@ impl<'a> Job<'a> {
         }
         let before = cache::stamp(self.file);
         let mut fates: Vec<Fate> = Vec::new();
-        for batch in offsets.chunks(BATCH) {
+        let at_once = self.pace.as_ref().map_or(BATCH, |pace| pace.batch(self.page.bytes(), BATCH));
+        for batch in offsets.chunks(at_once) {
             let done = match &self.refusal {
                 Some(obstacle) => vec![Some(obstacle.clone()); batch.len()],
                 None => treat(&mut self, batch).unwrap_or_else(|o| vec![Some(o); batch.len()]),
@@ -238,7 +260,9 @@ impl<'a> Job<'a> {
         drop(after);
         small.retain(|&i| !found[i]);
         // Pages that are dropped are read in again, charged to this process: they must fit.
-        if let Some(short) = self.does_not_fit(small.len()) {
+        let again = small.len() as u64 * self.page.bytes();
+        let short = self.pace.as_mut().and_then(|pace| pace.wait(again).err());
+        if let Some(short) = short.or_else(|| self.does_not_fit(small.len())) {
             small.drain(..).for_each(|i| errors[i] = Some(short.clone()));
         }
         if let Some(none) = self.probe(offsets, &mut small, &mut errors)? {
@@ -254,7 +278,13 @@ impl<'a> Job<'a> {
             for (&i, fate) in small.iter().zip(self.drop_and_read(&left)?) {
                 errors[i] = fate;
             }
-            small.retain(|&i| matches!(errors[i], Some(Obstacle::Fragmented | Obstacle::Stays)));
+            // A process that has given them up may have touched them again.
+            let again = |fate: &Fate| match fate {
+                Some(Obstacle::Fragmented | Obstacle::Stays) => true,
+                Some(Obstacle::InUse(_)) => self.mapped_by.is_some(),
+                _ => false,
+            };
+            small.retain(|&i| again(&errors[i]));
         }
         Ok(errors)
     }
@@ -282,8 +312,23 @@ impl<'a> Job<'a> {
         Ok(None)
     }
 
+    /// Drops a huge page that a process may have mapped in small pages, and reads it in again at once: the process may touch it at
+    /// any moment, which brings small pages in.
+    fn exchange(&self, offset: u64, by: &MappedBy) -> Result<Fate, Obstacle> {
+        let view = self.view(&[offset], Advice::Huge)?;
+        // What its writes have made dirty could not be dropped.
+        cache::write_back(self.file, offset, self.page);
+        by.give_up(offset, self.page);
+        cache::forget(self.file, offset, self.page);
+        Ok(view.populate(0, self.page).err().map(|e| read_failed(&e)))
+    }
+
     /// Drops these huge pages, which are in memory as small pages, and reads them in again.
     fn drop_and_read(&mut self, offsets: &[u64]) -> Result<Vec<Fate>, Obstacle> {
+        if let Some(by) = self.mapped_by {
+            let errors = offsets.iter().map(|&offset| self.exchange(offset, by)).collect::<Result<_, _>>()?;
+            return self.verified(offsets, errors, &vec![false; offsets.len()]);
+        }
         let mut users = None;
         let mut stays = vec![false; offsets.len()];
         for attempt in 0..TRIES {
@@ -306,6 +351,16 @@ impl<'a> Job<'a> {
         let errors: Vec<Fate> =
             (0..offsets.len()).map(|i| view.populate(i, self.page).err().map(|e| read_failed(&e))).collect();
         drop(view);
+        self.verified(offsets, errors, &stays)
+    }
+
+    /// Returns what became of pages that were read in again. Those that `stay` could not be dropped.
+    fn verified(
+        &mut self,
+        offsets: &[u64],
+        errors: Vec<Fate>,
+        stays: &[bool],
+    ) -> Result<Vec<Fate>, Obstacle> {
         let fresh = self.view(offsets, Advice::Random)?;
         (0..offsets.len()).filter(|&i| errors[i].is_none()).for_each(|i| drop(fresh.populate(i, self.base)));
         let found = self.huge(&fresh)?;
@@ -353,7 +408,8 @@ impl<'a> Job<'a> {
         Ok((0..offsets.len()).map(|i| view.resident(i, self.base).ok()).collect())
     }
 
-    /// Returns the obstacle if the pages that are not in memory do not fit into it, or into the budget.
+    /// Waits until the pages that are not in memory may be read. Returns the obstacle if they do not fit into it, or into the
+    /// budget, or if memory stays short.
     fn memory_short(&mut self, offsets: &[u64]) -> Result<Fate, Obstacle> {
         let resident = self.resident(offsets)?;
         let count = |is_in: fn(&view::Resident) -> bool| match &resident {
@@ -363,13 +419,11 @@ impl<'a> Job<'a> {
         if let Some(short) = self.does_not_fit(count(|page| page.any)) {
             return Ok(Some(short));
         }
-        let Some(budget) = &mut self.budget else { return Ok(None) };
+        let Some(pace) = &mut self.pace else { return Ok(None) };
         let need = count(|page| page.all) as u64 * self.page.bytes();
-        if need > **budget {
-            return Ok(Some(Obstacle::OverBudget { left: **budget, need }));
-        }
-        **budget -= need;
-        Ok(None)
+        let is_data = self.headers.is_none();
+        let within = pace.wait(need).and_then(|()| if is_data { pace.take(need) } else { Ok(()) });
+        Ok(within.err())
     }
 
     /// Returns the obstacle if `pages` huge pages do not fit into the memory that is left.
