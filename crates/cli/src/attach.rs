@@ -12,16 +12,19 @@ use crate::FAILED;
 use crate::failure::{Exit, Failure};
 use crate::options::{ChildrenChoice, PolicyArgs, SeccompChoice, heading};
 use crate::output;
+use crate::prime::{self, OfProcess};
 use clap::Args;
+use hugelift_core::addr::{Range, human_bytes};
 use hugelift_core::policy::Copies;
+use hugelift_core::prime::{PrimeReport, text};
 use hugelift_core::printable::Untrusted;
 use hugelift_core::quantity;
 use hugelift_core::report::VERSION;
 use hugelift_lift::attach::{
-    AttachOptions, Change, Chosen, Name, attach as attach_to, give_back_unused, preview,
-    restore as restore_to,
+    AttachOptions, Change, Chosen, Name, attach as attach_to, give_back_unused, huge_bytes, map_anew,
+    preview, restore as restore_to,
 };
-use hugelift_lift::options::PolicyOptions;
+use hugelift_lift::options::{PolicyOptions, Seccomp};
 use hugelift_linux::io::console::{self, say};
 use row::{Row, times};
 use sampling::SampleArgs;
@@ -140,6 +143,11 @@ pub fn run_attach(args: &AttachArgs) -> Result<Exit, Failure> {
         copies: Copies::All,
     };
     let is_sampled = options.policy.copies_text();
+    if args.watch && args.policy.files() {
+        return Err("--watch takes no files: a rule of 'hugelift service' that says do = [\"pagecache\"] keeps them on huge pages"
+            .to_string()
+            .into());
+    }
     if args.watch {
         let ShownArgs { json, verbose, .. } = args.shown;
         let all_children = args.children == ChildrenChoice::Lift;
@@ -157,7 +165,8 @@ pub fn run_attach(args: &AttachArgs) -> Result<Exit, Failure> {
         Some(sampling) => sampling.choices(&chosen, &options)?,
     };
     let mut choices = choices.into_iter();
-    each(&chosen, &args.shown, |one| match choices.next() {
+    let files = args.policy.files().then_some(Files { is_check: args.dry_run });
+    each(&chosen, &args.shown, files, |one| match choices.next() {
         None => change(one, &options),
         Some(choice) => choice?.change(one, &options, change),
     })
@@ -169,7 +178,7 @@ pub fn run_attach(args: &AttachArgs) -> Result<Exit, Failure> {
 /// See [`run_attach`].
 pub fn run_restore(args: &RestoreArgs) -> Result<Exit, Failure> {
     let seccomp = args.shown.seccomp.into();
-    each(&processes(&args.select)?, &args.shown, |chosen| match args.unused {
+    each(&processes(&args.select)?, &args.shown, None, |chosen| match args.unused {
         true => give_back_unused(chosen, seccomp, None),
         false => restore_to(chosen, seccomp),
     })
@@ -186,11 +195,27 @@ fn processes(select: &SelectArgs) -> Result<Vec<Chosen>, Failure> {
     Ok(select.processes()?.into_iter().map(Chosen::now).collect())
 }
 
-/// Changes each chosen process, and prints what became of it. One that cannot be changed does not keep the
-/// others from being changed.
+/// How the files that processes have mapped are treated.
+#[derive(Clone, Copy)]
+struct Files {
+    /// Nothing is changed.
+    is_check: bool,
+}
+
+impl Files {
+    /// Primes the files of a process. What is on huge pages afterwards its lift need not copy.
+    fn of(self, one: Chosen) -> Result<OfProcess, String> {
+        one.check()?;
+        prime::of_process(one.pid, self.is_check)
+    }
+}
+
+/// Changes each chosen process, and its files before if that is asked for, and prints what became of it. One that cannot be
+/// changed does not keep the others from being changed.
 fn each(
     chosen: &[Chosen],
     shown: &ShownArgs,
+    files: Option<Files>,
     mut change: impl FnMut(Chosen) -> Result<Change, String>,
 ) -> Result<Exit, Failure> {
     let mut results = Vec::new();
@@ -198,12 +223,23 @@ fn each(
         let pid = one.pid;
         // Read before, as the process may end.
         let name = Name::of(pid);
-        let (error, change) = match change(one) {
+        let (files, unread) = match files.map(|files| files.of(one)).transpose() {
+            Ok(files) => (files, None),
+            Err(why) => (None, Some(why)),
+        };
+        let (error, mut change) = match unread.map_or_else(|| change(one), Err) {
             Ok(change) => (None, Some(change)),
             Err(why) => (Some(why), None),
         };
         if let Some(why) = &error {
             say(&format!("{name}: {why}"));
+        }
+        let files = match (files, &mut change) {
+            (Some(files), Some(change)) => Some(mapped_anew(one, files, shown.seccomp.into(), change)),
+            (files, _) => files.map(|files| files.report),
+        };
+        if let Some(files) = files.as_ref().filter(|_| !shown.json) {
+            console::print(&text(files, shown.verbose))?;
         }
         if let Some(change) = &change {
             change.complaints.iter().for_each(|line| say(&format!("{name}: {line}")));
@@ -212,12 +248,13 @@ fn each(
                 console::print(&(text + &times(&name, change, shown.verbose)))?;
             }
         }
-        results.push((pid, error, change));
+        results.push((pid, error, files, change));
     }
-    let failed = results.iter().any(|(_, error, _)| error.is_some());
+    let failed = results.iter().any(|(_, error, ..)| error.is_some());
     if shown.json {
-        let rows = results.iter().map(|(pid, error, change)| Row {
+        let rows = results.iter().map(|(pid, error, files, change)| Row {
             pid: *pid,
+            files: files.as_ref().map(|report| report.files.as_slice()),
             error: error.clone().map(Untrusted::from),
             change: change.as_ref(),
         });
@@ -225,6 +262,28 @@ fn each(
         console::print(&output::json(&Document { version: VERSION, processes: rows })?)?;
     }
     Ok(if failed { Exit(FAILED) } else { Exit::SUCCESS })
+}
+
+/// Has a process map its data files anew where they are on huge pages now, adds to its change what that has shown, and returns what
+/// became of the files. What it touches is mapped by huge pages only if its page tables for small ones are gone.
+fn mapped_anew(one: Chosen, files: OfProcess, seccomp: Seccomp, change: &mut Change) -> PrimeReport {
+    change.complaints.extend(files.notes);
+    if files.to_map_anew.is_empty() {
+        return files.report;
+    }
+    let wanted: u64 = files.to_map_anew.iter().map(|part| part.range.len()).sum();
+    match map_anew(one, seccomp, &files.to_map_anew) {
+        Ok(step) => {
+            let ranges: Vec<Range> = files.to_map_anew.iter().map(|part| part.range).collect();
+            let [huge, all] = [huge_bytes(one.pid, &ranges), wanted].map(human_bytes);
+            change.add(Some(format!("{huge} of {all} of data files are mapped by huge pages")), step);
+        }
+        Err(why) => change.complaints.push(format!(
+            "{} of data files are on huge pages, and it maps them by small ones until it maps them again: {why}",
+            human_bytes(wanted)
+        )),
+    }
+    files.report
 }
 
 /// Parses a number of seconds.

@@ -89,7 +89,10 @@ pub enum PartChoice {
     Shm,
     /// Code that the program makes while it runs (a JIT compiler's): collapsed while it runs. Not among all
     Jit,
-    /// All of these but jit
+    /// The files that it has mapped, code and data, for all processes: brought onto huge pages of the page cache as by prime
+    /// --pid. With attach alone. Not among all
+    Files,
+    /// All of these but jit and files
     All,
 }
 
@@ -106,6 +109,8 @@ impl PartChoice {
             PartChoice::Anon => &[Part::Anon],
             PartChoice::Shm => &[Part::Shm],
             PartChoice::Jit => &[Part::Jit],
+            // It is no memory of the process's own.
+            PartChoice::Files => &[],
             PartChoice::All => &Part::ALL,
         }
     }
@@ -355,11 +360,30 @@ impl From<PolicyArgs> for PolicyOptions {
 }
 
 impl PolicyArgs {
+    /// Returns whether the files are wanted that a process has mapped.
+    pub fn files(&self) -> bool {
+        self.parts.contains(&PartChoice::Files)
+    }
+
+    /// Checks that they are not wanted.
+    ///
+    /// # Errors
+    /// One line with the commands that take files.
+    pub fn no_files(&self) -> Result<(), String> {
+        match self.files() {
+            true => Err("--parts files is for processes that run: 'hugelift attach --parts files PID'; 'hugelift prime FILE' \
+                         takes files before anything maps them"
+                .into()),
+            false => Ok(()),
+        }
+    }
+
     /// Returns the policy for the planner.
     ///
     /// # Errors
-    /// A pattern is malformed, or this process is not allowed to use the memory nodes.
+    /// A pattern is malformed, this process is not allowed to use the memory nodes, or files are wanted.
     pub fn policy(&self) -> Result<Policy, String> {
+        self.no_files()?;
         PolicyOptions::from(self.clone()).policy()
     }
 }

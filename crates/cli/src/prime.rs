@@ -2,24 +2,26 @@
 //! `hugelift prime`: puts the page cache of programs, their shared objects and data files on huge pages, for
 //! every process of the machine.
 
+mod files;
 mod planned;
 mod wanted;
+
+pub(crate) use files::{OfProcess, of_process};
 
 use crate::FAILED;
 use crate::failure::{Exit, Failure};
 use crate::output;
 use crate::process_id;
 use clap::Args;
+use files::FilePrimer;
 use hugelift_core::addr::PageSize;
-use hugelift_core::prime::{FileReport, Obstacle, PrimeReport, Replaced, text};
+use hugelift_core::prime::{FileReport, PrimeReport, Replaced, text};
 use hugelift_core::printable::Escape;
 use hugelift_core::quantity;
 use hugelift_linux::elf::elf_file::ElfFile;
 use hugelift_linux::io::console::{self, say};
 use hugelift_linux::machine::memory_left_here;
-use hugelift_pages::pagecache::prime::{
-    Primer, blocked, blocked_data, check, check_data, huge_page, prime as prime_file, prime_data,
-};
+use hugelift_pages::pagecache::prime::{Pace, huge_page};
 use hugelift_relink::replace::{Left, ReplaceError, Replaced as Copied, clean, replace, restore};
 use hugelift_relink::separate::Options;
 use std::ffi::OsString;
@@ -57,6 +59,13 @@ pub struct PrimeArgs {
     /// Code is read as far as memory is left for it.
     #[arg(long, value_name = "SIZE", value_parser = quantity::bytes, conflicts_with_all = ["restore", "clean"])]
     budget: Option<u64>,
+
+    /// Read at most so much a second, as in 50M [default: as fast as the disk gives it]
+    ///
+    /// While memory is short (10 % of the time some task waits for it, /proc/pressure/memory), nothing is read. After half a
+    /// minute of that the rest is left.
+    #[arg(long, value_name = "SIZE", value_parser = rate, conflicts_with_all = ["check", "restore", "clean"])]
+    rate: Option<u64>,
 
     /// Change nothing; show what is huge and what is not
     #[arg(long)]
@@ -146,31 +155,18 @@ pub fn run(args: &PrimeArgs) -> Result<Exit, Failure> {
     if args.dry_run {
         return plan(wanted, page.map_err(|obstacle| obstacle.to_string())?, args.json);
     }
-    let mut budget = args.budget.unwrap_or_else(|| memory_left_here() / 2);
-    let mut edges = Primer::default();
+    let budget = args.budget.unwrap_or_else(|| memory_left_here() / 2);
+    let mut primer = FilePrimer::new(page.clone(), args.check, Pace::new(budget, args.rate));
     let mut treat = |item: Item| match (item, &page) {
-        (Item::Unreadable(report), _) => report,
-        (Item::Data(file), Err(obstacle)) => blocked_data(&file, obstacle),
-        (Item::Data(file), Ok(page)) => {
-            let report = match args.check {
-                true => check_data(&file, *page),
-                false => prime_data(&file, *page, &mut budget),
-            };
-            let may = !args.check && may_improve(&report);
-            FileReport { edges: edges.prime_data(&file, *page, may.then_some(&mut budget)), ..report }
-        }
-        (Item::Object(file, _), Err(obstacle)) => blocked(&file, obstacle),
-        (Item::Object(file, _), Ok(page)) if args.check => {
-            FileReport { edges: edges.prime(&file, *page, false), ..check(&file, *page) }
-        }
-        (Item::Object(file, foreign), Ok(page)) => {
-            let report = primed(&file, *page, &mut edges);
+        (Item::Object(file, foreign), Ok(page)) if args.replace => {
+            let report = primer.prime(&file, *page);
             match foreign {
-                _ if !(args.replace && (args.separate || report.gains_by_copy())) => report,
+                _ if !(args.separate || report.gains_by_copy()) => report,
                 Some(why) => report.not_replaced(why),
-                None => replaced(&file, report, *page, args, &mut edges),
+                None => replaced(&file, report, *page, args, &mut primer),
             }
         }
+        (item, _) => primer.treat(item),
     };
     let failed = wanted.failed;
     let files: Vec<FileReport> = wanted.items.into_iter().map(&mut treat).collect();
@@ -188,29 +184,20 @@ pub fn run(args: &PrimeArgs) -> Result<Exit, Failure> {
     })
 }
 
+/// Parses `--rate`.
+fn rate(text: &str) -> Result<u64, String> {
+    match quantity::bytes(text)? {
+        0 => Err("a rate of 0 would read nothing, ever".into()),
+        rate => Ok(rate),
+    }
+}
+
 /// Prints what would become of the files.
 fn plan(wanted: Wanted, page: PageSize, json: bool) -> Result<Exit, Failure> {
     let failed = wanted.failed;
     let planned = planned::Planned::new(wanted.items, page);
     console::print(&if json { output::json(&planned)? } else { planned.text() })?;
     Ok(if failed { Exit(FAILED) } else { Exit::SUCCESS })
-}
-
-/// Primes the whole huge pages of a file, then its edges.
-fn primed(file: &ElfFile, page: PageSize, edges: &mut Primer) -> FileReport {
-    let report = prime_file(file, page);
-    FileReport { edges: edges.prime(file, page, may_improve(&report)), ..report }
-}
-
-/// Returns whether the edges of a file may get large folios, after its whole huge pages were primed.
-fn may_improve(report: &FileReport) -> bool {
-    let forbids = |obstacle: &Obstacle| {
-        matches!(
-            obstacle,
-            Obstacle::NoLargeFolios(_) | Obstacle::MemoryShort { .. } | Obstacle::OverBudget { .. }
-        )
-    };
-    !report.obstacles().iter().any(|(_, blocked)| forbids(&blocked.obstacle))
 }
 
 /// Replaces the file by a copy, and returns the report on the copy; if that fails, `report` with the
@@ -220,7 +207,7 @@ fn replaced(
     report: FileReport,
     page: PageSize,
     args: &PrimeArgs,
-    edges: &mut Primer,
+    primer: &mut FilePrimer,
 ) -> FileReport {
     let attempt = args.attempt.as_deref();
     let done = replace(file, page, args.separate.then(|| Options::usual(page)), attempt);
@@ -229,10 +216,10 @@ fn replaced(
         _ => None,
     };
     match inseparable {
-        None => replacement(file, report, page, done, edges),
+        None => replacement(file, report, page, done, primer),
         Some((why, gains_nothing)) if report.gains_by_copy() => {
             let done = replace(file, page, None, attempt);
-            replacement(file, report, page, done, edges).not_separated(why, gains_nothing)
+            replacement(file, report, page, done, primer).not_separated(why, gains_nothing)
         }
         // It is huge as far as it can be.
         Some((why, gains_nothing)) => report.not_separated(why, gains_nothing),
@@ -245,7 +232,7 @@ fn replacement(
     report: FileReport,
     page: PageSize,
     done: Result<Copied, ReplaceError>,
-    edges: &mut Primer,
+    primer: &mut FilePrimer,
 ) -> FileReport {
     let done = match done {
         Ok(done) => done,
@@ -256,7 +243,7 @@ fn replacement(
     }
     let replaced = Replaced { original: done.original.into(), aslr_bits_lost: done.aslr_bits_lost };
     let report = match ElfFile::open(&done.path) {
-        Ok(copy) => primed(&copy, page, edges),
+        Ok(copy) => primer.prime(&copy, page),
         Err(error) => FileReport::failed((&file.path).into(), error.to_string()),
     };
     FileReport { replaced: Some(replaced), ..report }

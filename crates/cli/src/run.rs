@@ -172,6 +172,7 @@ impl From<RunArgs> for StartOptions {
 /// # Errors
 /// The program cannot be started.
 pub fn run(args: RunArgs, status: EarlyStatus) -> Result<Exit, Failure> {
+    args.policy.no_files()?;
     Ok(Exit(start(&args.into(), &status)?))
 }
 

@@ -10,6 +10,7 @@ mod files;
 mod find;
 mod late;
 mod ledger;
+mod map_anew;
 mod map_region;
 mod note;
 mod others;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What came of one process, as JSON and as text.
 
+use hugelift_core::prime::FileReport;
 use hugelift_core::printable::Untrusted;
 use hugelift_lift::attach::{Change, Name};
 use serde::Serialize;
@@ -13,6 +14,9 @@ pub(super) struct Row<'a> {
     pub error: Option<Untrusted>,
     #[serde(flatten)]
     pub change: Option<&'a Change>,
+    /// What became of the files that it has mapped, if that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub files: Option<&'a [FileReport]>,
 }
 
 /// Returns text such as "node (process 4711): took 31.2 ms; a thread was stopped 12 times, for 85 us at most".

@@ -112,7 +112,12 @@ fn show(event: &Event<'_>, shown: Shown) -> Result<(), Failure> {
         | Event::Nothing { pid, change } => show_change(*pid, change, "", shown),
         Event::Refused { pid, why } => {
             say(&format!("{}: {why}", Name::of(*pid)));
-            let row = Row { pid: *pid, error: Some(Untrusted::from((*why).to_string())), change: None };
+            let row = Row {
+                pid: *pid,
+                error: Some(Untrusted::from((*why).to_string())),
+                change: None,
+                files: None,
+            };
             if shown.json { print_row(row) } else { Ok(()) }
         }
         Event::Detail(_) if !shown.verbose => Ok(()),
@@ -127,7 +132,7 @@ fn show_change(pid: u32, change: &Change, after: &str, shown: Shown) -> Result<(
     let name = Name::of(pid);
     change.complaints.iter().for_each(|line| say(&format!("{name}: {line}")));
     if shown.json {
-        return print_row(Row { pid, error: None, change: Some(change) });
+        return print_row(Row { pid, error: None, change: Some(change), files: None });
     }
     let text: String = change.lines.iter().map(|line| format!("{name}: {line}{after}\n")).collect();
     Ok(console::print(&(text + &times(&name, change, shown.verbose)))?)

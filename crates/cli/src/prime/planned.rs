@@ -114,7 +114,7 @@ impl File {
         let no = |path: Untrusted, why| File { path, not_separated: Some(why), bytes: Bytes::default() };
         match item {
             Item::Unreadable(report) => no(report.path, Why::Sentence(report.error.unwrap_or_default())),
-            Item::Data(file) => no((&file.path).into(), Why::Reason("it is no code".into())),
+            Item::Data(file, _) => no((&file.path).into(), Why::Reason("it is no code".into())),
             Item::Object(file, Some(foreign)) => no((&file.path).into(), Why::Reason(foreign)),
             Item::Object(file, None) => match separated(&file, page) {
                 Ok(separated) => {

@@ -27,8 +27,8 @@ use std::path::{Path, PathBuf};
 pub(super) enum Item {
     /// The file, and the reason if it must not be replaced.
     Object(ElfFile, Option<String>),
-    /// A file that is not ELF.
-    Data(DataFile),
+    /// A file that is not ELF, and where the process has mapped it that was named.
+    Data(DataFile, Vec<Mapping>),
     Unreadable(FileReport),
 }
 
@@ -64,9 +64,9 @@ impl Wanted {
         }
     }
 
-    fn add_data(&mut self, file: DataFile) {
+    fn add_data(&mut self, file: DataFile, mappings: Vec<Mapping>) {
         if self.known.insert(file.id) {
-            self.items.push(Item::Data(file));
+            self.items.push(Item::Data(file, mappings));
         }
     }
 
@@ -90,7 +90,7 @@ impl Wanted {
             // A data file, whatever it begins with.
             Err(FileError::Elf { source: ElfError::NotElf(_), .. }) if !self.code_alone => {
                 match DataFile::open(&path) {
-                    Ok(file) => self.add_data(file),
+                    Ok(file) => self.add_data(file, Vec::new()),
                     Err(error) => {
                         self.fail(Path::new(target), format!("cannot read {}: {error}", path.escaped()))
                     }
@@ -156,13 +156,14 @@ impl Wanted {
         let process = Process::new(pid).with_memory();
         let user = process.status()?.uid;
         let mapped = MappedFiles::of(process);
-        // Each file once: its first mapping, whether any of it is executable.
-        let mut files: BTreeMap<FileId, (Mapping, bool)> = BTreeMap::new();
+        // Each file once, with all its mappings.
+        let mut files: BTreeMap<FileId, Vec<Mapping>> = BTreeMap::new();
         for mapping in process.maps()?.into_iter().filter(|m| m.is_file() && m.path.has_root()) {
-            let code = mapping.prot.exec;
-            files.entry(mapping.file).or_insert((mapping, false)).1 |= code;
+            files.entry(mapping.file).or_default().push(mapping);
         }
-        for (mapping, code) in files.into_values() {
+        for mappings in files.into_values() {
+            let code = mappings.iter().any(|mapping| mapping.prot.exec);
+            let Some(mapping) = mappings.first().cloned() else { continue };
             let path = mapping.path.clone();
             if mapping.deleted {
                 // Only code matters: programs delete data files that they still use.
@@ -181,7 +182,9 @@ impl Wanted {
                 Ok(file) => self.add_named_by(file, user),
                 Err(FileError::Elf { source: ElfError::NotElf(_), .. }) if self.code_alone => {}
                 Err(FileError::Elf { source: ElfError::NotElf(_), .. }) => {
-                    data_in(&mapped, &mapping).into_iter().for_each(|file| self.add_data(file));
+                    data_in(&mapped, &mapping)
+                        .into_iter()
+                        .for_each(|file| self.add_data(file, mappings.clone()));
                 }
                 Err(FileError::NotRegular { .. }) => {}
                 Err(error) if code => self.unreadable(&path, error.to_string()),

@@ -20,7 +20,7 @@ use hugelift_linux::proc::pagemap;
 use std::rc::Rc;
 
 /// `MADV_POPULATE_READ` (Linux 5.14), which is not in the C library of every target.
-const POPULATE_READ: u64 = 22;
+pub(super) const POPULATE_READ: u64 = 22;
 
 /// Huge pages that are made by one call, for which ctrl-C waits, or split in one stop of a thread, of which each takes some
 /// microseconds.
@@ -188,7 +188,11 @@ impl Live {
 }
 
 /// Returns what became of calls in a borrowed thread: what it made them return last, or why they were not made.
-fn outcome(made: Result<i64, NotLent>, why: Option<&'static str>, range: Range) -> Result<(), Fault> {
+pub(super) fn outcome(
+    made: Result<i64, NotLent>,
+    why: Option<&'static str>,
+    range: Range,
+) -> Result<(), Fault> {
     match (made, why) {
         (Err(why), _) if why.is_final() => Err(Fault::Lost(why.to_string())),
         (Err(why), _) => Err(Fault::Kept(format!("no thread of it could be borrowed: {why}"))),

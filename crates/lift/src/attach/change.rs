@@ -2,6 +2,7 @@
 //! What the change of a running process showed.
 
 use super::chosen::Chosen;
+use super::page_size::Resized;
 use hugelift_core::addr::Range;
 use hugelift_core::apply::Outcome;
 use hugelift_core::plan::Plan;
@@ -85,6 +86,14 @@ impl Change {
     pub(crate) fn huge_bytes(&self, parts: &[Part]) -> u64 {
         let totals = self.report.totals.iter().filter(|(part, _)| parts.contains(part));
         totals.map(|(_, total)| total.huge_bytes).sum()
+    }
+
+    /// Adds what a further step has changed, of which a line tells.
+    pub fn add(&mut self, line: Option<String>, step: Resized) {
+        self.lines.extend(line);
+        self.complaints.extend(step.complaints);
+        self.count(step.stops);
+        self.took_ms += millis(step.took);
     }
 
     /// Adds the stops of a further step.

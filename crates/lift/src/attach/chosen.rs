@@ -58,7 +58,7 @@ impl Chosen {
     ///
     /// # Errors
     /// One line that says so.
-    pub(crate) fn check(self) -> Result<(), String> {
+    pub fn check(self) -> Result<(), String> {
         match self.start == Chosen::now(self.pid).start || self.start.is_none() {
             true => Ok(()),
             false => Err("it has ended, and another process may have its id".into()),

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Primes files, or checks them, and reports each.
+
+use super::wanted::{Item, Wanted};
+use hugelift_core::addr::{Addr, PageSize, Range, human_bytes};
+use hugelift_core::maps::Mapping;
+use hugelift_core::prime::{FileReport, Obstacle, PrimeReport};
+use hugelift_core::printable::Escape as _;
+use hugelift_linux::elf::elf_file::ElfFile;
+use hugelift_linux::machine::memory_left_here;
+use hugelift_linux::proc::pidfd::pidfd_open;
+use hugelift_pages::pagecache::prime::{
+    MappedBy, Pace, Primer, blocked, blocked_data, check, check_data, fits, huge_page, prime_at, prime_data,
+    prime_data_of,
+};
+use std::os::fd::OwnedFd;
+
+/// How much of a mapping is mapped anew in one stop of a thread, which takes about a millisecond.
+const TOGETHER: u64 = 128 << 20;
+
+/// Primes files one after the other.
+pub(super) struct FilePrimer {
+    page: Result<PageSize, Obstacle>,
+    /// Changes nothing.
+    is_check: bool,
+    pace: Pace,
+    edges: Primer,
+    /// The process that gives up its pages of data files.
+    process: Option<OwnedFd>,
+}
+
+impl FilePrimer {
+    /// Primes by huge pages of this size, or says of each file why there are none.
+    pub fn new(page: Result<PageSize, Obstacle>, is_check: bool, pace: Pace) -> FilePrimer {
+        FilePrimer { page, is_check, pace, edges: Primer::default(), process: None }
+    }
+
+    /// Primes or checks a file.
+    pub fn treat(&mut self, item: Item) -> FileReport {
+        match (item, &self.page) {
+            (Item::Unreadable(report), _) => report,
+            (Item::Data(file, _), Err(obstacle)) => blocked_data(&file, obstacle),
+            (Item::Object(file, _), Err(obstacle)) => blocked(&file, obstacle),
+            (Item::Data(file, mappings), Ok(page)) => {
+                let by =
+                    self.process.as_ref().and_then(|process| MappedBy::new(process, &mappings, *page).ok());
+                let report = match (self.is_check, by) {
+                    (true, _) => check_data(&file, *page),
+                    (false, None) => prime_data(&file, *page, &mut self.pace),
+                    (false, Some(by)) => prime_data_of(&file, *page, &mut self.pace, &by),
+                };
+                let pace = (!self.is_check && may_improve(&report)).then_some(&mut self.pace);
+                FileReport { edges: self.edges.prime_data(&file, *page, pace), ..report }
+            }
+            (Item::Object(file, _), Ok(page)) if self.is_check => {
+                FileReport { edges: self.edges.prime(&file, *page, false), ..check(&file, *page) }
+            }
+            (Item::Object(file, _), Ok(page)) => {
+                let page = *page;
+                self.prime(&file, page)
+            }
+        }
+    }
+
+    /// Primes the whole huge pages of a file of code, then its edges.
+    pub fn prime(&mut self, file: &ElfFile, page: PageSize) -> FileReport {
+        let report = prime_at(file, page, &mut self.pace);
+        FileReport { edges: self.edges.prime(file, page, may_improve(&report)), ..report }
+    }
+}
+
+/// Returns whether the edges of a file may get large folios, after its whole huge pages were primed.
+fn may_improve(report: &FileReport) -> bool {
+    let forbids = |obstacle: &Obstacle| {
+        matches!(
+            obstacle,
+            Obstacle::NoLargeFolios(_)
+                | Obstacle::MemoryShort { .. }
+                | Obstacle::OverBudget { .. }
+                | Obstacle::Pressure(_)
+        )
+    };
+    !report.obstacles().iter().any(|(_, blocked)| forbids(&blocked.obstacle))
+}
+
+/// What became of the files that a process has mapped.
+pub(crate) struct OfProcess {
+    pub report: PrimeReport,
+    /// Why it has no huge pages of files that have some, a line each.
+    pub notes: Vec<String>,
+    /// Where it maps data files that are on huge pages now, and shows the pages of the page cache.
+    pub to_map_anew: Vec<Mapping>,
+}
+
+/// Primes the files that a process has mapped, or checks them. It gives up what it has mapped of data files, so that they can be
+/// read in anew.
+///
+/// # Errors
+/// One line: the process cannot be read.
+pub(crate) fn of_process(pid: u32, is_check: bool) -> Result<OfProcess, String> {
+    // Opened first: what is read of it afterwards is of this process, or of none.
+    let process = pidfd_open(pid).map_err(|error| format!("pidfd_open: {error}"))?;
+    let mut wanted = Wanted::new(false);
+    wanted.add_process(pid).map_err(|error| error.to_string())?;
+    let page = huge_page();
+    let notes = page.as_ref().map(|page| misplaced(&wanted.items, *page)).unwrap_or_default();
+    let pace = Pace::new(memory_left_here() / 2, None);
+    let mut primer = FilePrimer { process: Some(process), ..FilePrimer::new(page.clone(), is_check, pace) };
+    let mut to_map_anew = Vec::new();
+    let mut files = Vec::new();
+    for item in wanted.items {
+        let mappings = mappings_of(&item).to_vec();
+        let report = primer.treat(item);
+        if let Ok(page) = &page {
+            to_map_anew.extend(mappings.iter().flat_map(|mapping| huge_parts(mapping, &report, *page)));
+        }
+        files.push(report);
+    }
+    Ok(OfProcess { report: PrimeReport::new(page.ok(), files), notes, to_map_anew })
+}
+
+/// Returns where the process maps a data file.
+fn mappings_of(item: &Item) -> &[Mapping] {
+    match item {
+        Item::Data(_, mappings) => mappings,
+        Item::Object(..) | Item::Unreadable(_) => &[],
+    }
+}
+
+/// Returns the parts of a mapping that show huge pages of the file and have their addresses, of shared or read-only memory, each as large as possible, but at
+/// most [`TOGETHER`].
+fn huge_parts(mapping: &Mapping, report: &FileReport, page: PageSize) -> Vec<Mapping> {
+    if !mapping.shared && mapping.prot.write || !fits(mapping, page) {
+        return Vec::new();
+    }
+    let at = |offset: u64| mapping.range.start.0.checked_add(offset.checked_sub(mapping.offset)?);
+    let mut parts: Vec<Range> = Vec::new();
+    for start in report.huge_pages.iter().filter_map(|offset| at(*offset)) {
+        let Some(huge) = Range::sized(Addr(start), page.bytes()).filter(|huge| mapping.range.covers(*huge))
+        else {
+            continue;
+        };
+        match parts.last_mut() {
+            Some(last) if last.end == huge.start && last.len() < TOGETHER => last.end = huge.end,
+            _ => parts.push(huge),
+        }
+    }
+    parts.into_iter().filter_map(|part| mapping.within(part)).collect()
+}
+
+/// Returns a line for each mapping of a data file whose address fits no huge page of the file.
+fn misplaced(items: &[Item], page: PageSize) -> Vec<String> {
+    let large = items.iter().flat_map(mappings_of).filter(|mapping| mapping.range.len() >= page.bytes());
+    let misplaced = large.filter(|mapping| !fits(mapping, page));
+    let line = |mapping: &Mapping| {
+        format!(
+            "{}: {} are mapped at {}, where no huge page of the file fits: address and file offset differ modulo {page}; the kernel \
+             places a new mapping of this size better on ext4 and XFS",
+            mapping.path.escaped(),
+            human_bytes(mapping.range.len()),
+            mapping.range.start
+        )
+    };
+    misplaced.map(line).collect()
+}
