@@ -4,6 +4,7 @@
 //! | modules | hold |
 //! |---|---|
 //! | [`tlb`], [`memcpy`], [`cow`], [`munmap`], [`reclaim`] | the experiments |
+//! | [`walks`] | what other CPUs would do: a trace of a program through models of their TLBs |
 //! | [`perform()`], [`progress`] | what runs an experiment, shows how far it is and stops it |
 //! | [`results`] | what an experiment returns: plain data, the same for all |
 //! | [`read_machine`], [`saved`] | the description of the machine in a report; the last reports, for `hugelift doctor` |
@@ -38,6 +39,7 @@ pub mod results;
 pub mod saved;
 pub mod setting;
 pub mod tlb;
+pub mod walks;
 
 pub use perform::{Experiment, perform};
 

@@ -7,6 +7,7 @@
 //! | [`pmu`] | counts of events: `hugelift stat` |
 //! | [`cost`] | what a process waited for: `hugelift inspect --cost` |
 //! | [`lab`] | the experiments of `hugelift lab`, as text and as comma-separated values |
+//! | [`walks`] | page walks on other CPUs: `hugelift lab walks` |
 //! | [`doctor`] | a diagnosis |
 //! | [`pool`] | the hugetlb pools, and what programs need of them |
 //! | [`html`] | maps of programs, `comparison` and `lab` as self-contained HTML pages |
@@ -21,3 +22,4 @@ pub mod lab;
 mod paint;
 pub mod pmu;
 pub mod pool;
+pub mod walks;

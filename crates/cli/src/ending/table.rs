@@ -425,6 +425,23 @@ pub const ALL: &[Ending] = &[
         }],
     },
     Ending {
+        command: "lab walks",
+        status: &[
+            ("0 to 255", "with a command: as the command; 128 + N if signal N has ended it"),
+            ("0", "of a recorded trace: the result is printed"),
+            FAILED,
+            NOT_EXECUTABLE,
+            NOT_FOUND,
+        ],
+        examples: &[
+            Example {
+                line: "hugelift lab walks --on skylake-sp,zen-4 -- clang -O2 -c big.c -o /dev/null",
+                what: "simulate a command on two CPUs",
+            },
+            Example { line: "hugelift lab walks --trace trace.txt", what: "read a recorded trace" },
+        ],
+    },
+    Ending {
         command: "lab all",
         status: &[
             ("0", "all experiments are done"),

@@ -8,6 +8,7 @@ mod munmap;
 mod output;
 mod reclaim;
 mod tlb;
+mod walks;
 
 use crate::FAILED;
 use crate::failure::{Exit, Failure};
@@ -40,6 +41,7 @@ enum Which {
     Reclaim(reclaim::ReclaimArgs),
     Memcpy(memcpy::MemcpyArgs),
     Cow(cow::CowArgs),
+    Walks(walks::WalksArgs),
     All(AllArgs),
 }
 
@@ -70,6 +72,7 @@ pub fn run(args: &LabArgs) -> Result<Exit, Failure> {
         }
         Which::Memcpy(args) => one("memcpy", &args.output, |p| hugelift_lab::memcpy::run(&args.options(), p)),
         Which::Cow(args) => one("cow", &args.output, |p| hugelift_lab::cow::run(&args.options(), p)),
+        Which::Walks(args) => walks::run(args),
         Which::All(args) => all(&args.output),
     }
 }

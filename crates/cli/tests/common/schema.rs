@@ -24,6 +24,7 @@ const SCHEMAS: &[(&str, &str)] = schemas![
     "inspect-cost",
     "lab",
     "lab-all",
+    "lab-walks",
     "pool",
     "pool-need",
     "pool-set",

@@ -30,6 +30,7 @@ mod lab;
 mod lab_agree;
 mod lab_memory;
 mod lab_reclaim;
+mod lab_walks;
 mod ministat;
 mod not_replaced;
 mod options;
