@@ -25,6 +25,8 @@ use hugelift_core::table::{LEFT, Table};
 use hugelift_heat::data::Allowed;
 use hugelift_lab::read_machine::read_machine;
 use hugelift_lab::results::machine::Tlb;
+use hugelift_lab::walks::cpu::Cpu;
+use hugelift_lab::walks::table::by_name;
 use hugelift_linux::io::console::{self, say};
 use hugelift_linux::lookup::{ExecError, resolve};
 use hugelift_linux::machine::tree::Tree;
@@ -59,6 +61,11 @@ pub struct AdviseArgs {
     /// How long it is sampled, at most 15s
     #[arg(long = "for", value_name = "TIME", default_value = "10s", value_parser = at_most_15_s)]
     time: Duration,
+
+    /// Compare with the TLBs of this CPU, and not with those of the CPU here: skylake-sp, ice-lake-sp,
+    /// zen-2, zen-3, zen-4, zen-5, neoverse-n1, neoverse-v2
+    #[arg(long, value_name = "CPU", value_parser = by_name)]
+    on: Option<&'static Cpu>,
 
     /// Print JSON, version 1 of the schema
     #[arg(long)]
@@ -99,6 +106,8 @@ struct Advice {
     /// The data in memory; `None` if they cannot be read any more.
     extents: Option<Extents>,
     data_verdict: DataVerdict,
+    /// The CPU that `--on` names; `None` for the one here.
+    on: Option<OtherCpu>,
     /// The TLBs of the CPU.
     tlbs: Vec<Tlb>,
     /// Bytes of data in small pages that the last of them holds.
@@ -112,6 +121,13 @@ struct Advice {
     /// Whether it waited for memory, as `inspect --cost` shows it.
     cost: Option<Cost>,
     commands: Vec<Command>,
+}
+
+/// A CPU that is not this machine's.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct OtherCpu {
+    name: &'static str,
+    title: &'static str,
 }
 
 /// Samples the process and prints the advice. With a command the exit status is the command's.
@@ -199,8 +215,7 @@ fn shown(pid: u32, args: &AdviseArgs, signals: &Signals) -> Result<String, Failu
     let cost = watch.map(Watch::finish);
     // It may have ended meanwhile.
     let extents = Process::new(pid).smaps().ok().map(|usages| Extents::of(&usages));
-    let tlbs = read_machine(&Tree::default()).tlbs;
-    let advice = advice(pid, &report, heat, (data, extents), tlbs, cost);
+    let advice = advice(pid, &report, heat, (data, extents), args.on, cost);
     if args.json { output::json(&advice) } else { Ok(text(&advice)) }
 }
 
@@ -210,12 +225,15 @@ fn advice(
     report: &Report,
     heat: Heat,
     (data, extents): (DataInUse, Option<Extents>),
-    tlbs: Vec<Tlb>,
+    on: Option<&'static Cpu>,
     cost: Option<Cost>,
 ) -> Advice {
+    let tlbs = on.map_or_else(|| read_machine(&Tree::default()).tlbs, Cpu::tlbs);
+    let on = on.map(|cpu| OtherCpu { name: cpu.name, title: cpu.title });
     let code = report.totals.get(&Part::Text).copied().unwrap_or_default();
     let [first_entries, entries] = entries(&tlbs, heat.page_size);
-    let known = Known { entries, first_entries, liftable: code.liftable_bytes, huge: code.huge_bytes };
+    let cpu = on.map_or("this CPU", |cpu| cpu.title);
+    let known = Known { cpu, entries, first_entries, liftable: code.liftable_bytes, huge: code.huge_bytes };
     let (verdict, says) = verdict(&heat, known);
     let program = report.objects.iter().find(|object| object.executable).map(|object| object.path.clone());
     let data_reach_bytes = reach_of_data(&tlbs, heat.page_size);
@@ -232,6 +250,7 @@ fn advice(
         data,
         extents,
         data_verdict,
+        on,
         tlbs,
         data_reach_bytes,
         entries,
@@ -302,7 +321,13 @@ fn text(advice: &Advice) -> String {
     for Command { line, what } in &advice.commands {
         commands.row([line.as_str(), what]);
     }
-    format!("{}\n\n{table}\n{commands}", advice.says)
+    let other = advice.on.map_or(String::new(), |cpu| {
+        format!(
+            "This is by the TLBs of {} and not of the CPU here. The commands measure and lift here\n",
+            cpu.title
+        )
+    });
+    format!("{}\n{other}\n{table}\n{commands}", advice.says)
 }
 
 /// Returns how much data is in use and where most of it is, or why that cannot be seen, in one or two lines.

@@ -306,6 +306,27 @@ fn issue_31_advice_on_one_screen() {
     assert!(refusal(&name).contains("pidof mariadbd"), "{name:?}");
 }
 
+/// The TLBs are those of the other CPU, and the text says so.
+#[test]
+fn issue_34_1_advice_for_another_cpu() {
+    let asleep = Pages::start(&["0"]);
+    let shown = advise(&["--on", "skylake-sp", "--for", "300ms", &asleep.pid()]).bare();
+    assert_eq!((shown.end, &*shown.stderr), (End::Code(0), ""));
+    for want in [
+        "This is by the TLBs of Intel Skylake-SP and not of the CPU here. ",
+        "pages of 4 kB: 128, then 1536 shared with data; pages of 2 MB: 8, then 1536 shared with data\n",
+    ] {
+        assert!(shown.stdout.contains(want), "{want}: {}", shown.stdout);
+    }
+    let json = advise(&["--on", "zen-5", "--json", "--for", "300ms", &asleep.pid()]).bare();
+    let advice: Value = serde_json::from_str(&json.stdout).expect("JSON");
+    fits("advise", &advice);
+    assert_eq!((number(&advice, "first_entries"), number(&advice, "entries")), (64, 2048));
+    assert_eq!((&advice["on"]["name"], &advice["on"]["title"]), (&"zen-5".into(), &"AMD Zen 5".into()));
+    let unknown = advise(&["--on", "zen-9", &asleep.pid()]).bare();
+    assert!(refusal(&unknown).contains("'zen-9' is not one of skylake-sp, "), "{unknown:?}");
+}
+
 /// The command's output, status and signal are its own, and the advice goes to stderr.
 #[test]
 fn issue_31_5_advice_on_a_command_that_it_starts() {

@@ -31,7 +31,9 @@ pub enum Verdict {
 
 /// What is known besides the code in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Known {
+pub struct Known<'a> {
+    /// Which CPU it is about: "this CPU", or the name of another one.
+    pub cpu: &'a str,
     /// Entries for small pages of code in the last TLB that is for code alone; `None` if the CPU does not say.
     pub entries: Option<u64>,
     /// The same of the first TLB.
@@ -44,7 +46,7 @@ pub struct Known {
 
 /// Returns the verdict, and a sentence for a person who knows nothing of TLBs.
 pub fn verdict(heat: &Heat, known: Known) -> (Verdict, String) {
-    let Known { entries, first_entries, liftable, huge } = known;
+    let Known { cpu, entries, first_entries, liftable, huge } = known;
     if liftable > 0 && u128::from(huge) * 100 >= u128::from(liftable) * 95 {
         let huge = human_bytes(huge);
         return (Verdict::Lifted, format!("Its code is on huge pages already: {huge}"));
@@ -62,7 +64,7 @@ pub fn verdict(heat: &Heat, known: Known) -> (Verdict, String) {
     let pages = |n: u64| format!("{} pages of {page} ({})", thousands(n), human_bytes(n * heat.page_size));
     let Some(entries) = entries else {
         return cannot(format!(
-            "its code uses {}, and this CPU does not say how many its TLBs hold",
+            "its code uses {}, and {cpu} does not say how many its TLBs hold",
             pages(heat.pages.estimate)
         ));
     };
@@ -83,13 +85,13 @@ pub fn verdict(heat: &Heat, known: Known) -> (Verdict, String) {
         let in_use = pages(heat.pages.estimate);
         return (
             Verdict::Probably,
-            format!("Probably: its code uses {in_use}, and the TLB of this CPU holds {held}: measure it"),
+            format!("Probably: its code uses {in_use}, and the TLB of {cpu} holds {held}: measure it"),
         );
     }
     if heat.pages.high > entries {
         let [low, high] = [heat.pages.low, heat.pages.high].map(thousands);
         return cannot(format!(
-            "its code uses {low} to {high} pages of {page}, and the TLB of this CPU holds {held}: measure it"
+            "its code uses {low} to {high} pages of {page}, and the TLB of {cpu} holds {held}: measure it"
         ));
     }
     if heat.sampled_threads < heat.threads || heat.lost_samples > 0 {
@@ -102,14 +104,14 @@ pub fn verdict(heat: &Heat, known: Known) -> (Verdict, String) {
     let first = first_entries.unwrap_or(0);
     if heat.pages.high > first {
         let little = format!(
-            "Little to gain from huge code: it uses {in_use}. The TLB of this CPU holds {held}, its first level {}: \
+            "Little to gain from huge code: it uses {in_use}. The TLB of {cpu} holds {held}, its first level {}: \
              measure it if a small gain counts",
             thousands(first)
         );
         return (Verdict::Little, little);
     }
     let nothing = format!(
-        "Nothing to gain from huge code: it uses {in_use}, and the first TLB of this CPU holds {}",
+        "Nothing to gain from huge code: it uses {in_use}, and the first TLB of {cpu} holds {}",
         thousands(first)
     );
     (Verdict::Nothing, nothing)
@@ -121,7 +123,8 @@ mod tests {
     use crate::heat::{ObjectHeat, PagesInUse};
     use proptest::prelude::*;
 
-    const ZEN: Known = Known { entries: Some(512), first_entries: Some(64), liftable: 64 << 20, huge: 0 };
+    const ZEN: Known =
+        Known { cpu: "this CPU", entries: Some(512), first_entries: Some(64), liftable: 64 << 20, huge: 0 };
 
     fn heat(samples: u64, [seen, low, estimate, high]: [u64; 4]) -> Heat {
         let pages = PagesInUse { seen, estimate, low, high };
@@ -180,6 +183,21 @@ mod tests {
     }
 
     #[test]
+    fn issue_34_1_it_names_the_cpu_that_it_is_about() {
+        let other = Known { cpu: "Intel Skylake-SP", ..ZEN };
+        for pages in [[2284, 2900, 3165, 3480], [49, 49, 49, 54], [389, 391, 398, 420], [389, 391, 398, 513]]
+        {
+            let says = verdict(&heat(9000, pages), other).1;
+            assert!(says.contains(" of Intel Skylake-SP holds ") && !says.contains("this CPU"), "{says}");
+        }
+        assert!(
+            verdict(&heat(9000, [49; 4]), Known { entries: None, ..other })
+                .1
+                .contains("Intel Skylake-SP does not say")
+        );
+    }
+
+    #[test]
     fn issue_31_what_is_not_certain_is_not_said() {
         let cannot = |heat: &Heat, known: Known, why: &str| {
             let (found, says) = verdict(heat, known);
@@ -216,7 +234,7 @@ mod tests {
             pages.sort_unstable();
             let heat = Heat { sampled_threads: sampled, ..heat(samples, pages) };
             let first_entries = entries.map(|entries| entries.min(first));
-            let (found, says) = verdict(&heat, Known { entries, first_entries, liftable, huge });
+            let (found, says) = verdict(&heat, Known { cpu: "this CPU", entries, first_entries, liftable, huge });
             prop_assert!(!says.contains('\n') && !says.contains('%'));
             if found == Verdict::Nothing {
                 prop_assert!(samples >= ENOUGH && sampled == 3 && first_entries.is_some_and(|first| pages[3] <= first));
