@@ -14,9 +14,17 @@ use std::io::{self, ErrorKind, Read};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// How long the reader waits before it asks again whether the program has ended. Children may hold the pipe open.
 const TICK_MILLIS: u16 = 50;
+
+/// How long the reader lets the pipe fill after it has emptied it. Valgrind writes each line by itself; to be woken by each would
+/// take longer than to read it.
+const PAUSE: Duration = Duration::from_micros(500);
+
+/// After so many pauses without a line the program is waiting for something, and the reader waits for the next line.
+const PAUSES: u32 = 20;
 
 /// The pipe of a trace.
 pub struct Pipe {
@@ -74,12 +82,14 @@ pub fn follow(
 ) -> io::Result<()> {
     let mut done = Some(done);
     let mut buffer = vec![0; 64 << 10];
+    let mut pauses = 0;
     loop {
         // Asked before the read: what a program has written is in the pipe when it has ended.
         let is_last = has_ended.load(Ordering::Acquire);
         match from.read(&mut buffer) {
             Ok(0) => break,
             Ok(length) => {
+                pauses = 0;
                 let goes_on = done.is_none() || counting.feed(&buffer[..length]);
                 if !goes_on && let Some(done) = done.take() {
                     done(&mut counting);
@@ -89,6 +99,11 @@ pub fn follow(
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 if is_last {
                     break;
+                }
+                if pauses < PAUSES {
+                    pauses += 1;
+                    std::thread::sleep(PAUSE);
+                    continue;
                 }
                 let mut wanted = [PollFd::new(from.as_fd(), PollFlags::POLLIN)];
                 match poll(&mut wanted, PollTimeout::from(TICK_MILLIS)) {
