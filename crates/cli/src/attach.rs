@@ -14,14 +14,14 @@ use crate::options::{ChildrenChoice, PolicyArgs, SeccompChoice, heading};
 use crate::output;
 use crate::prime::{self, OfProcess};
 use clap::Args;
-use hugelift_core::addr::{Range, human_bytes};
+use hugelift_core::addr::human_bytes;
 use hugelift_core::policy::Copies;
 use hugelift_core::prime::{PrimeReport, text};
 use hugelift_core::printable::Untrusted;
 use hugelift_core::quantity;
 use hugelift_core::report::VERSION;
 use hugelift_lift::attach::{
-    AttachOptions, Change, Chosen, Name, attach as attach_to, give_back_unused, huge_bytes, map_anew,
+    AttachOptions, Change, Chosen, MappedAnew, Name, attach as attach_to, give_back_unused, map_anew,
     preview, restore as restore_to,
 };
 use hugelift_lift::options::{PolicyOptions, Seccomp};
@@ -165,7 +165,7 @@ pub fn run_attach(args: &AttachArgs) -> Result<Exit, Failure> {
         Some(sampling) => sampling.choices(&chosen, &options)?,
     };
     let mut choices = choices.into_iter();
-    let files = args.policy.files().then_some(Files { is_check: args.dry_run });
+    let files = args.policy.files().then_some(Files { is_check: args.dry_run, options: &options });
     each(&chosen, &args.shown, files, |one| match choices.next() {
         None => change(one, &options),
         Some(choice) => choice?.change(one, &options, change),
@@ -197,16 +197,19 @@ fn processes(select: &SelectArgs) -> Result<Vec<Chosen>, Failure> {
 
 /// How the files that processes have mapped are treated.
 #[derive(Clone, Copy)]
-struct Files {
+struct Files<'a> {
     /// Nothing is changed.
     is_check: bool,
+    /// What is asked of the lift.
+    options: &'a AttachOptions,
 }
 
-impl Files {
+impl Files<'_> {
     /// Primes the files of a process. What is on huge pages afterwards its lift need not copy.
     fn of(self, one: Chosen) -> Result<OfProcess, String> {
-        one.check()?;
-        prime::of_process(one.pid, self.is_check)
+        // A process that cannot be changed keeps its pages, too.
+        preview(one, self.options)?;
+        prime::of_process(one.pid, self.is_check, || one.check())
     }
 }
 
@@ -215,7 +218,7 @@ impl Files {
 fn each(
     chosen: &[Chosen],
     shown: &ShownArgs,
-    files: Option<Files>,
+    files: Option<Files<'_>>,
     mut change: impl FnMut(Chosen) -> Result<Change, String>,
 ) -> Result<Exit, Failure> {
     let mut results = Vec::new();
@@ -273,9 +276,8 @@ fn mapped_anew(one: Chosen, files: OfProcess, seccomp: Seccomp, change: &mut Cha
     }
     let wanted: u64 = files.to_map_anew.iter().map(|part| part.range.len()).sum();
     match map_anew(one, seccomp, &files.to_map_anew) {
-        Ok(step) => {
-            let ranges: Vec<Range> = files.to_map_anew.iter().map(|part| part.range).collect();
-            let [huge, all] = [huge_bytes(one.pid, &ranges), wanted].map(human_bytes);
+        Ok(MappedAnew { step, huge }) => {
+            let [huge, all] = [huge, wanted].map(human_bytes);
             change.add(Some(format!("{huge} of {all} of data files are mapped by huge pages")), step);
         }
         Err(why) => change.complaints.push(format!(

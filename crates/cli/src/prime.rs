@@ -14,7 +14,7 @@ use crate::output;
 use crate::process_id;
 use clap::Args;
 use files::FilePrimer;
-use hugelift_core::addr::PageSize;
+use hugelift_core::addr::{PageSize, human_bytes};
 use hugelift_core::prime::{FileReport, PrimeReport, Replaced, text};
 use hugelift_core::printable::Escape;
 use hugelift_core::quantity;
@@ -28,6 +28,8 @@ use std::ffi::OsString;
 use std::path::Path;
 use wanted::{Item, Wanted, find};
 
+/// The least rate, in bytes a second.
+const SLOWEST: u64 = 64 << 10;
 /// Exit status where some of the files are not all huge.
 const NOT_ALL: i32 = 1;
 
@@ -187,7 +189,10 @@ pub fn run(args: &PrimeArgs) -> Result<Exit, Failure> {
 /// Parses `--rate`.
 fn rate(text: &str) -> Result<u64, String> {
     match quantity::bytes(text)? {
-        0 => Err("a rate of 0 would read nothing, ever".into()),
+        rate if rate < SLOWEST => Err(format!(
+            "a huge page would take more than half a minute: {} is the least",
+            human_bytes(SLOWEST)
+        )),
         rate => Ok(rate),
     }
 }

@@ -25,7 +25,7 @@ use collapse::{collapse_somehow, unchanged};
 pub(crate) use give_back::{GivenBack, give_back};
 pub use hugelift_inject::live::Pages;
 pub(crate) use lift::{Target, Tried, lift_if};
-pub use map_anew::map_anew;
+pub use map_anew::{MappedAnew, map_anew};
 pub use page_size::{Resized, map_by};
 pub use switchable::{Switchable, huge_bytes, small_bytes, switchable};
 pub use unused::give_back_unused;

@@ -10,13 +10,18 @@ use hugelift_linux::elf::elf_file::ElfFile;
 use hugelift_linux::machine::memory_left_here;
 use hugelift_linux::proc::pidfd::pidfd_open;
 use hugelift_pages::pagecache::prime::{
-    MappedBy, Pace, Primer, blocked, blocked_data, check, check_data, fits, huge_page, prime_at, prime_data,
-    prime_data_of,
+    MappedBy, Pace, Primer, blocked, blocked_data, check, check_data, fits, huge_page, is_memory, prime_at,
+    prime_data, prime_data_of,
 };
 use std::os::fd::OwnedFd;
 
 /// How much of a mapping is mapped anew in one stop of a thread, which takes about a millisecond.
 const TOGETHER: u64 = 128 << 20;
+
+/// The most parts of mappings that are mapped anew at once. A process may have made its mappings so that it takes for ever.
+const MOST_PARTS: usize = 4096;
+/// The most mappings whose addresses fit no huge page that are named.
+const NAMED: usize = 8;
 
 /// Primes files one after the other.
 pub(super) struct FilePrimer {
@@ -26,7 +31,7 @@ pub(super) struct FilePrimer {
     pace: Pace,
     edges: Primer,
     /// The process that gives up its pages of data files.
-    process: Option<OwnedFd>,
+    process: Option<(u32, OwnedFd)>,
 }
 
 impl FilePrimer {
@@ -42,8 +47,8 @@ impl FilePrimer {
             (Item::Data(file, _), Err(obstacle)) => blocked_data(&file, obstacle),
             (Item::Object(file, _), Err(obstacle)) => blocked(&file, obstacle),
             (Item::Data(file, mappings), Ok(page)) => {
-                let by =
-                    self.process.as_ref().and_then(|process| MappedBy::new(process, &mappings, *page).ok());
+                let process = self.process.as_ref().map(|(pid, process)| (*pid, process));
+                let by = process.and_then(|process| MappedBy::new(process, &mappings, *page).ok().flatten());
                 let report = match (self.is_check, by) {
                     (true, _) => check_data(&file, *page),
                     (false, None) => prime_data(&file, *page, &mut self.pace),
@@ -53,7 +58,7 @@ impl FilePrimer {
                 FileReport { edges: self.edges.prime_data(&file, *page, pace), ..report }
             }
             (Item::Object(file, _), Ok(page)) if self.is_check => {
-                FileReport { edges: self.edges.prime(&file, *page, false), ..check(&file, *page) }
+                FileReport { edges: self.edges.prime(&file, *page, None), ..check(&file, *page) }
             }
             (Item::Object(file, _), Ok(page)) => {
                 let page = *page;
@@ -65,7 +70,8 @@ impl FilePrimer {
     /// Primes the whole huge pages of a file of code, then its edges.
     pub fn prime(&mut self, file: &ElfFile, page: PageSize) -> FileReport {
         let report = prime_at(file, page, &mut self.pace);
-        FileReport { edges: self.edges.prime(file, page, may_improve(&report)), ..report }
+        let pace = may_improve(&report).then_some(&mut self.pace);
+        FileReport { edges: self.edges.prime(file, page, pace), ..report }
     }
 }
 
@@ -93,28 +99,43 @@ pub(crate) struct OfProcess {
 }
 
 /// Primes the files that a process has mapped, or checks them. It gives up what it has mapped of data files, so that they can be
-/// read in anew.
+/// read in anew. Files in tmpfs are left out: they are the memory of their processes, which the part `shm` takes. `still` checks that
+/// the process is the one that is meant.
 ///
 /// # Errors
-/// One line: the process cannot be read.
-pub(crate) fn of_process(pid: u32, is_check: bool) -> Result<OfProcess, String> {
-    // Opened first: what is read of it afterwards is of this process, or of none.
+/// One line: the process cannot be read, or has ended.
+pub(crate) fn of_process(
+    pid: u32,
+    is_check: bool,
+    still: impl Fn() -> Result<(), String>,
+) -> Result<OfProcess, String> {
     let process = pidfd_open(pid).map_err(|error| format!("pidfd_open: {error}"))?;
     let mut wanted = Wanted::new(false);
     wanted.add_process(pid).map_err(|error| error.to_string())?;
+    // What was opened and read meanwhile was this process's.
+    still()?;
+    wanted.items.retain(|item| !matches!(item, Item::Data(file, _) if is_memory(file.file())));
     let page = huge_page();
-    let notes = page.as_ref().map(|page| misplaced(&wanted.items, *page)).unwrap_or_default();
+    let mut notes = page.as_ref().map(|page| misplaced(&wanted.items, *page)).unwrap_or_default();
     let pace = Pace::new(memory_left_here() / 2, None);
-    let mut primer = FilePrimer { process: Some(process), ..FilePrimer::new(page.clone(), is_check, pace) };
+    let mut primer =
+        FilePrimer { process: Some((pid, process)), ..FilePrimer::new(page.clone(), is_check, pace) };
     let mut to_map_anew = Vec::new();
     let mut files = Vec::new();
     for item in wanted.items {
         let mappings = mappings_of(&item).to_vec();
         let report = primer.treat(item);
-        if let Ok(page) = &page {
+        if let (Ok(page), false) = (&page, is_check) {
             to_map_anew.extend(mappings.iter().flat_map(|mapping| huge_parts(mapping, &report, *page)));
         }
         files.push(report);
+    }
+    let left = to_map_anew.len().saturating_sub(MOST_PARTS);
+    if left > 0 {
+        to_map_anew.truncate(MOST_PARTS);
+        notes.push(format!(
+            "{left} parts of its mappings stay on small pages: not more than {MOST_PARTS} are mapped anew at once; run hugelift again"
+        ));
     }
     Ok(OfProcess { report: PrimeReport::new(page.ok(), files), notes, to_map_anew })
 }
@@ -127,8 +148,8 @@ fn mappings_of(item: &Item) -> &[Mapping] {
     }
 }
 
-/// Returns the parts of a mapping that show huge pages of the file and have their addresses, of shared or read-only memory, each as large as possible, but at
-/// most [`TOGETHER`].
+/// Returns the parts of a mapping, of shared or read-only memory, that show huge pages of the file and have their addresses. Each is
+/// as large as possible, and has at most [`TOGETHER`] bytes.
 fn huge_parts(mapping: &Mapping, report: &FileReport, page: PageSize) -> Vec<Mapping> {
     if !mapping.shared && mapping.prot.write || !fits(mapping, page) {
         return Vec::new();
@@ -148,7 +169,7 @@ fn huge_parts(mapping: &Mapping, report: &FileReport, page: PageSize) -> Vec<Map
     parts.into_iter().filter_map(|part| mapping.within(part)).collect()
 }
 
-/// Returns a line for each mapping of a data file whose address fits no huge page of the file.
+/// Returns a line for each of the first mappings of a data file whose address fits no huge page of the file.
 fn misplaced(items: &[Item], page: PageSize) -> Vec<String> {
     let large = items.iter().flat_map(mappings_of).filter(|mapping| mapping.range.len() >= page.bytes());
     let misplaced = large.filter(|mapping| !fits(mapping, page));
@@ -161,5 +182,5 @@ fn misplaced(items: &[Item], page: PageSize) -> Vec<String> {
             mapping.range.start
         )
     };
-    misplaced.map(line).collect()
+    misplaced.take(NAMED).map(line).collect()
 }

@@ -2,9 +2,12 @@
 //! `hugelift attach --parts files`: the data files that a process has mapped come onto huge pages while it uses them.
 
 use crate::common::huge::smaps;
-use crate::common::run::{PATIENCE, end_group, lines_of, spawn, wait};
+use crate::common::run::{PATIENCE, end_group, lines_of, spawn, until, wait};
 use crate::common::{Cmd, End, HUGELIFT, Outcome, fits, plain};
 use crate::{need_root, skip};
+use hugelift_core::smaps::Usage;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -22,14 +25,18 @@ const WHOLE: u64 = 16 * MB;
 const PRIME: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A data file that was just written: it is in memory in small pages.
-struct Data {
+pub struct Data {
     _dir: TempDir,
-    path: PathBuf,
+    pub path: PathBuf,
 }
 
 impl Data {
     fn new() -> Data {
-        let dir = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+        Data::within(Path::new(env!("CARGO_TARGET_TMPDIR")))
+    }
+
+    pub fn within(folder: &Path) -> Data {
+        let dir = TempDir::new_in(folder).expect("a folder");
         let path = dir.path().join("data");
         let words: Vec<u8> = (0..BYTES / 8).flat_map(|n| n.wrapping_mul(PRIME).to_le_bytes()).collect();
         // By small writes, which make no large folios.
@@ -41,14 +48,14 @@ impl Data {
 }
 
 /// A process that uses a data file.
-struct User {
+pub struct User {
     child: Child,
     lines: Receiver<String>,
     start: u64,
 }
 
 impl User {
-    fn new(kind: &str, file: &Path) -> User {
+    pub fn new(kind: &str, file: &Path) -> User {
         let program = plain("datafile").flags(&["-pthread"]).build();
         let mut command = Cmd::new([&program]).args([kind]).arg(file).command(None);
         command.stdin(Stdio::piped()).stderr(Stdio::inherit());
@@ -71,12 +78,21 @@ impl User {
 
     /// Returns the bytes of its mapping that are huge.
     fn huge(&self) -> u64 {
+        self.usage().file_huge
+    }
+
+    /// Returns the bytes of its mapping that are in its page tables.
+    fn resident(&self) -> u64 {
+        self.usage().rss
+    }
+
+    fn usage(&self) -> Usage {
         let all = smaps(self.child.id());
-        all.iter().find(|usage| usage.mapping.range.start.0 == self.start).expect("its mapping").file_huge
+        all.into_iter().find(|usage| usage.mapping.range.start.0 == self.start).expect("its mapping")
     }
 
     /// Checks it once more, and ends it.
-    fn finish(mut self) {
+    pub fn finish(mut self) {
         self.is_right();
         drop(self.child.stdin.take());
         assert_eq!(wait(&mut self.child, Instant::now() + PATIENCE), Some(End::Code(0)));
@@ -94,13 +110,17 @@ fn attach(words: &[&str]) -> Outcome {
 }
 
 /// Returns what became of a file, and what was complained of.
-fn attached(user: &User, file: &Path, words: &[&str]) -> (Value, String) {
+pub fn attached(user: &User, file: &Path, words: &[&str]) -> (Value, String) {
     let outcome = attach(&[words, &["--json", &user.pid()]].concat());
     assert_eq!(outcome.end, End::Code(0), "{outcome:?}");
     let all: Value = serde_json::from_str(&outcome.stdout).unwrap_or_else(|e| panic!("{e}: {outcome:?}"));
     fits("attach", &all);
     let files = all["processes"][0]["files"].as_array().unwrap_or_else(|| panic!("no files: {outcome:?}"));
     let path = file.to_str().expect("UTF-8");
+    if words.contains(&"--dry-run") {
+        let row = &all["processes"][0];
+        assert!(row["borrowed"] == 0 && row["lines"].as_array().is_some_and(Vec::is_empty), "{outcome:?}");
+    }
     let found = files.iter().find(|one| one["path"] == path).unwrap_or_else(|| panic!("{outcome:?}"));
     (found.clone(), outcome.stderr)
 }
@@ -138,6 +158,7 @@ fn issue_32_1_files_in_use_become_huge_for_the_process_that_uses_them() {
         let (huge, least) = (huge_bytes(&file), if kind == "writes" { WHOLE / 2 } else { WHOLE });
         println!("{kind}: {} of {} MB", user.huge() / MB, WHOLE / MB);
         assert!(huge >= least && user.huge() >= least, "{kind}: {} bytes: {file:#}", user.huge());
+        attached(&user, &data.path, &["--dry-run"]);
         user.finish();
     }
 }
@@ -188,6 +209,32 @@ fn issue_32_1_files_that_cannot_be_huge_for_a_process_are_named() {
     assert_eq!(user.huge(), 0);
     user.finish();
     assert!(fs::read(&data.path).expect("read").len() as u64 == BYTES);
+}
+
+/// A process that cannot be changed keeps the pages of its files, and files in tmpfs are memory of their processes.
+#[test]
+fn issue_32_1_files_that_are_left_alone() {
+    need_root!();
+    let data = Data::new();
+    let user = User::new("shared", &data.path);
+    let pid = Pid::from_raw(user.child.id().cast_signed());
+    kill(pid, Signal::SIGSTOP).expect("kill");
+    until("it is stopped", || {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("stat");
+        stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
+    });
+    let outcome = attach(&[&user.pid()]);
+    assert!(outcome.end == End::Code(125) && outcome.stderr.contains("it is stopped"), "{outcome:?}");
+    assert_eq!(outcome.stdout, "");
+    kill(pid, Signal::SIGCONT).expect("kill");
+    assert_eq!(user.resident(), BYTES);
+    user.finish();
+    let data = Data::within(Path::new("/dev/shm"));
+    let user = User::new("shared", &data.path);
+    let outcome = attach(&["--json", &user.pid()]);
+    assert_eq!(outcome.end, End::Code(0), "{outcome:?}");
+    assert!(!outcome.stdout.contains(data.path.to_str().expect("UTF-8")), "{outcome:?}");
+    user.finish();
 }
 
 #[test]

@@ -7,6 +7,7 @@
 use crate::common::huge::smaps;
 use crate::common::mounts::{image, kernel_has, mount, run, with_own_mounts};
 use crate::common::{Cmd, HUGELIFT, Held, fat};
+use crate::files::{Data, User, attached};
 use crate::{need, need_root, skip};
 use hugelift_core::addr::PageSize;
 use hugelift_linux::proc::reservation::Reservation;
@@ -164,6 +165,13 @@ fn on_image(kind: &'static str) {
         for result in [result, data_on(&format!("{kind}, data"), &at)] {
             assert!(result.huge == result.whole || result.reasons.iter().all(|r| *r == no), "{result:?}");
         }
+        // While a process uses one: it is not blamed for what the file system does not have.
+        let data = Data::within(&at);
+        let user = User::new("shared", &data.path);
+        let (file, _) = attached(&user, &data.path, &[]);
+        println!("{kind}, data in use: {} of {}", file["huge_bytes"], file["whole_bytes"]);
+        assert!(file["huge_bytes"] == file["whole_bytes"] || file.to_string().contains(&no), "{file:#}");
+        user.finish();
     });
 }
 

@@ -7,7 +7,7 @@
 //! written to, so there must be none.
 
 use super::Live;
-use super::page_size::{POPULATE_READ, outcome};
+use super::page_size::outcome;
 use super::read_only::{FORBIDDEN, OTHER, WRITTEN};
 use hugelift_core::maps::Mapping;
 use hugelift_core::target::Fault;
@@ -15,9 +15,8 @@ use hugelift_linux::proc::pagemap;
 use std::rc::Rc;
 
 impl Live {
-    /// Maps the pages anew that the page cache has of this mapping of a file, which may be a part of one: by huge pages where it
-    /// has huge ones, and the address fits. A private mapping must not be writable. All of them should be in the page cache: one that
-    /// is not is read while a thread is stopped.
+    /// Has the page tables of this mapping of a file, which may be a part of one, made anew from the page cache when it is next
+    /// touched: by huge pages where the page cache has huge ones, and the address fits. A private mapping must not be writable.
     ///
     /// # Errors
     /// [`Fault::Kept`] if it is not such a mapping any more, or was written to; [`Fault::Call`] if madvise(2) fails; [`Fault::Lost`].
@@ -26,27 +25,29 @@ impl Live {
             return Err(Fault::Kept(OTHER.into()));
         }
         let (pid, mappings, range) = (self.pid, Rc::clone(&self.mappings), expected.range);
-        let madvise = |advice: u64| (libc::SYS_madvise, [range.start.0, range.len(), advice, 0, 0, 0]);
+        let differs = || {
+            // In this order: who writes after the first check has made the memory writable before the second.
+            let is_written = !expected.shared && pagemap::is_written(pid, range).unwrap_or(true);
+            match (is_written, mappings.has_part(expected)) {
+                (_, false) => Some(OTHER),
+                (true, true) => Some(WRITTEN),
+                (false, true) => None,
+            }
+        };
         let mut why = None;
         let made = self.borrow(|lent| {
-            let (number, args) = madvise(libc::MADV_DONTNEED as u64);
-            let dropped = lent.call_unless(number, args, &mut || {
-                // In this order: who writes after the first check has made the memory writable before the second.
-                let is_written = !expected.shared && pagemap::is_written(pid, range).unwrap_or(true);
-                why = match (is_written, mappings.has_part(expected)) {
-                    (_, false) => Some(OTHER),
-                    (false, true) => None,
-                    (true, true) => Some(WRITTEN),
-                };
+            // Should the tracer die from here on, the thread makes the call without a further check.
+            why = differs();
+            if why.is_some() {
+                return Ok(0);
+            }
+            let args = [range.start.0, range.len(), libc::MADV_DONTNEED as u64, 0, 0, 0];
+            let dropped = lent.call_unless(libc::SYS_madvise, args, &mut || {
+                why = differs();
                 why.map(|_| libc::ESTALE)
             })?;
             if lent.refused().is_some() {
                 why = Some(FORBIDDEN);
-            }
-            if dropped == 0 {
-                // Where the kernel does not know it, each page is mapped when it is touched.
-                let (number, args) = madvise(POPULATE_READ);
-                lent.call(number, args)?;
             }
             Ok(dropped)
         });

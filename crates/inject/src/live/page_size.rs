@@ -20,7 +20,7 @@ use hugelift_linux::proc::pagemap;
 use std::rc::Rc;
 
 /// `MADV_POPULATE_READ` (Linux 5.14), which is not in the C library of every target.
-pub(super) const POPULATE_READ: u64 = 22;
+const POPULATE_READ: u64 = 22;
 
 /// Huge pages that are made by one call, for which ctrl-C waits, or split in one stop of a thread, of which each takes some
 /// microseconds.

@@ -84,7 +84,7 @@ impl KeptFile {
         report: FileReport,
     ) -> FileReport {
         let edges = match self {
-            KeptFile::Code(file) => edges.prime(file, page, true),
+            KeptFile::Code(file) => edges.prime(file, page, Some(pace)),
             KeptFile::Data(file) => edges.prime_data(file, page, Some(pace)),
         };
         FileReport { edges, ..report }

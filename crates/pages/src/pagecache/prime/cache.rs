@@ -89,6 +89,12 @@ fn own_path(file: &File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
+/// Returns whether a file lies in memory alone, where it takes memory that cannot be given back.
+pub fn is_memory(file: &File) -> bool {
+    let Ok(stat) = nix::sys::statfs::fstatfs(file.as_fd()) else { return false };
+    [nix::sys::statfs::TMPFS_MAGIC, nix::sys::statfs::HUGETLBFS_MAGIC].contains(&stat.filesystem_type())
+}
+
 /// Returns the name of the file system that the file is on, or its magic number (statfs(2)).
 pub fn file_system(file: &File) -> String {
     let Ok(stat) = nix::sys::statfs::fstatfs(file.as_fd()) else { return "unknown".to_string() };

@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-/// At most so many stretches of a file with holes are told apart. The last one goes to the end.
+/// At most so many stretches of a file with holes are told apart. The last one goes as far as the rest may reach.
 const STRETCHES: usize = 10_000;
 
 /// A regular file that is open for reading.
@@ -51,8 +51,12 @@ impl DataFile {
     pub fn stretches(&self) -> Vec<(u64, u64)> {
         let found = data(&self.file, 0..self.len).take(STRETCHES);
         let mut all: Vec<(u64, u64)> = found.map(|data| (data.start, data.end)).collect();
-        if all.len() == STRETCHES {
-            all.last_mut().into_iter().for_each(|(_, end)| *end = self.len);
+        if all.len() == STRETCHES
+            && let Some((start, end)) = all.last_mut()
+        {
+            // A file may be any length. What follows has no more bytes than the file system has of all of it.
+            let bytes = self.file.metadata().map_or(0, |meta| meta.blocks().saturating_mul(512));
+            *end = self.len.min(start.saturating_add(bytes)).max(*end);
         }
         all
     }

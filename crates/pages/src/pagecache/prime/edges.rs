@@ -31,14 +31,13 @@ pub struct Primer {
 }
 
 impl Primer {
-    /// Returns how large the folios of an ELF file's edges are, after it has read them in anew where they are small. It `changes`
-    /// nothing if that is false. Returns `None` if there are none, or if the sizes of their folios cannot be read: by others than
+    /// Returns how large the folios of an ELF file's edges are, after it has read them in anew where they are small, at this
+    /// pace; it changes nothing without one. Returns `None` if there are none, or if the sizes of their folios cannot be read: by others than
     /// root, in a container, in a file so large that it takes too long. A file that a process has open for writing is not changed.
-    pub fn prime(&mut self, file: &ElfFile, page: PageSize, changes: bool) -> Option<Edges> {
+    pub fn prime(&mut self, file: &ElfFile, page: PageSize, pace: Option<&mut Pace>) -> Option<Edges> {
         let len = file.file().metadata().ok()?.len();
         let found = edges(&candidates(&file.headers, 0, len, machine::base_page(), page), page);
-        let mut unlimited = Pace::new(u64::MAX, None);
-        self.run(Job { file: file.file(), page, is_code: true }, &found, changes.then_some(&mut unlimited))
+        self.run(Job { file: file.file(), page, is_code: true }, &found, pace)
     }
 
     /// Does the same for a data file, within the budget of the pace; nothing is changed without a pace.
@@ -99,8 +98,9 @@ impl Job<'_> {
     fn improve(&self, pages: &[&[Edge]], all: &mut [Found], pace: &mut Pace) -> bool {
         for i in self.changeable(all) {
             let missing = all[i].bytes - all[i].in_memory;
+            let need = if self.is_code { 0 } else { missing };
             if machine::memory_left_here() <= self.page.bytes()
-                || pace.take(missing).and_then(|()| pace.wait(all[i].bytes)).is_err()
+                || pace.wait(all[i].bytes).and_then(|()| pace.take(need)).is_err()
             {
                 continue;
             }

@@ -8,6 +8,7 @@
 
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::maps::Mapping;
+use hugelift_core::prime::Holder;
 use hugelift_linux::proc::pidfd::process_madvise;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,21 +16,35 @@ use std::os::fd::OwnedFd;
 /// A process and its mappings of one file.
 #[derive(Debug)]
 pub struct MappedBy {
+    pid: u32,
     process: OwnedFd,
     /// Where it maps the file, and from which offset on.
     mappings: Vec<(Range, u64)>,
 }
 
 impl MappedBy {
-    /// Takes those `mappings` of a file by the process of this descriptor that can have huge pages of `page`: at others it would
-    /// gain nothing. Private memory that it may write to is left out, as its own pages would be written to swap space.
+    /// Takes those `mappings` of a file by this process that can have huge pages of `page`: at others it would
+    /// gain nothing. Private memory that it may write to is left out, as its own pages would be written to swap space. Returns `None`
+    /// if nothing is left.
     ///
     /// # Errors
     /// errno(3) of fcntl(2), `F_DUPFD_CLOEXEC`.
-    pub fn new(process: &OwnedFd, mappings: &[Mapping], page: PageSize) -> io::Result<MappedBy> {
+    pub fn new(
+        (pid, process): (u32, &OwnedFd),
+        mappings: &[Mapping],
+        page: PageSize,
+    ) -> io::Result<Option<MappedBy>> {
         let fitting = mappings.iter().filter(|one| fits(one, page) && (one.shared || !one.prot.write));
-        let mappings = fitting.map(|mapping| (mapping.range, mapping.offset)).collect();
-        Ok(MappedBy { process: process.try_clone()?, mappings })
+        let mappings: Vec<_> = fitting.map(|mapping| (mapping.range, mapping.offset)).collect();
+        if mappings.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(MappedBy { pid, process: process.try_clone()?, mappings }))
+    }
+
+    /// Returns whether nobody else holds pages.
+    pub(super) fn is_the_only(&self, holders: &[Holder]) -> bool {
+        holders.iter().all(|holder| holder.pid == self.pid)
     }
 
     /// Has the process give up what it has mapped of the huge page at `offset` of the file. What the kernel refuses stays mapped.

@@ -29,7 +29,7 @@ mod pace;
 mod view;
 
 pub(crate) use cache::open_for_writing;
-pub use cache::{file_system, may_look};
+pub use cache::{file_system, is_memory, may_look};
 pub use data::DataFile;
 pub use edges::Primer;
 pub use holders::written;
@@ -260,9 +260,7 @@ impl<'a> Job<'a> {
         drop(after);
         small.retain(|&i| !found[i]);
         // Pages that are dropped are read in again, charged to this process: they must fit.
-        let again = small.len() as u64 * self.page.bytes();
-        let short = self.pace.as_mut().and_then(|pace| pace.wait(again).err());
-        if let Some(short) = short.or_else(|| self.does_not_fit(small.len())) {
+        if let Some(short) = self.does_not_fit(small.len()) {
             small.drain(..).for_each(|i| errors[i] = Some(short.clone()));
         }
         if let Some(none) = self.probe(offsets, &mut small, &mut errors)? {
@@ -275,13 +273,18 @@ impl<'a> Job<'a> {
             if left.is_empty() {
                 break;
             }
+            let bytes = left.len() as u64 * self.page.bytes();
+            if let Some(short) = self.pace.as_mut().and_then(|pace| pace.wait(bytes).err()) {
+                small.drain(..).for_each(|i| errors[i] = Some(short.clone()));
+                break;
+            }
             for (&i, fate) in small.iter().zip(self.drop_and_read(&left)?) {
                 errors[i] = fate;
             }
             // A process that has given them up may have touched them again.
             let again = |fate: &Fate| match fate {
                 Some(Obstacle::Fragmented | Obstacle::Stays) => true,
-                Some(Obstacle::InUse(_)) => self.mapped_by.is_some(),
+                Some(Obstacle::InUse(by)) => self.mapped_by.is_some_and(|one| one.is_the_only(by)),
                 _ => false,
             };
             small.retain(|&i| again(&errors[i]));
@@ -313,21 +316,43 @@ impl<'a> Job<'a> {
     }
 
     /// Drops a huge page that a process may have mapped in small pages, and reads it in again at once: the process may touch it at
-    /// any moment, which brings small pages in.
-    fn exchange(&self, offset: u64, by: &MappedBy) -> Result<Fate, Obstacle> {
-        let view = self.view(&[offset], Advice::Huge)?;
-        // What its writes have made dirty could not be dropped.
-        cache::write_back(self.file, offset, self.page);
-        by.give_up(offset, self.page);
-        cache::forget(self.file, offset, self.page);
-        Ok(view.populate(0, self.page).err().map(|e| read_failed(&e)))
+    /// any moment, which brings small pages in. Returns why it could not be read, and whether nothing of it was in memory in between.
+    fn exchange(&mut self, offset: u64, by: &MappedBy) -> Result<(Fate, bool), Obstacle> {
+        let mut done = (None, false);
+        for _ in 0..TRIES {
+            let view = self.view(&[offset], Advice::Huge)?;
+            // What its writes have made dirty could not be dropped.
+            cache::write_back(self.file, offset, self.page);
+            by.give_up(offset, self.page);
+            cache::forget(self.file, offset, self.page);
+            let dropped = view.resident(0, self.base).is_ok_and(|left| !left.any);
+            done = (view.populate(0, self.page).err().map(|e| read_failed(&e)), dropped);
+            drop(view);
+            // As long as no page is huge, the process may have been faster, or the file system may have no huge pages.
+            if self.made || !dropped || self.is_huge(offset)? {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    /// Returns whether a huge page of the file, which was read in, is huge.
+    fn is_huge(&mut self, offset: u64) -> Result<bool, Obstacle> {
+        let view = self.view(&[offset], Advice::Random)?;
+        drop(view.populate(0, self.base));
+        Ok(self.huge(&view)?.contains(&true))
     }
 
     /// Drops these huge pages, which are in memory as small pages, and reads them in again.
     fn drop_and_read(&mut self, offsets: &[u64]) -> Result<Vec<Fate>, Obstacle> {
         if let Some(by) = self.mapped_by {
-            let errors = offsets.iter().map(|&offset| self.exchange(offset, by)).collect::<Result<_, _>>()?;
-            return self.verified(offsets, errors, &vec![false; offsets.len()]);
+            let done = offsets.iter().map(|&offset| self.exchange(offset, by));
+            let (errors, dropped): (Vec<Fate>, Vec<bool>) =
+                done.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
+            // Small pages that were read in anew are not in use: huge ones were not to be had.
+            let in_vain: Vec<bool> = dropped.iter().map(|dropped| *dropped && !self.made).collect();
+            let stays: Vec<bool> = dropped.iter().map(|dropped| !dropped).collect();
+            return self.verified(offsets, errors, &stays, &in_vain);
         }
         let mut users = None;
         let mut stays = vec![false; offsets.len()];
@@ -351,15 +376,17 @@ impl<'a> Job<'a> {
         let errors: Vec<Fate> =
             (0..offsets.len()).map(|i| view.populate(i, self.page).err().map(|e| read_failed(&e))).collect();
         drop(view);
-        self.verified(offsets, errors, &stays)
+        self.verified(offsets, errors, &stays, &vec![false; offsets.len()])
     }
 
-    /// Returns what became of pages that were read in again. Those that `stay` could not be dropped.
+    /// Returns what became of pages that were read in again. Those that `stay` could not be dropped; those that were dropped and
+    /// read `in_vain` are small although nobody had them in between.
     fn verified(
         &mut self,
         offsets: &[u64],
         errors: Vec<Fate>,
         stays: &[bool],
+        in_vain: &[bool],
     ) -> Result<Vec<Fate>, Obstacle> {
         let fresh = self.view(offsets, Advice::Random)?;
         (0..offsets.len()).filter(|&i| errors[i].is_none()).for_each(|i| drop(fresh.populate(i, self.base)));
@@ -374,7 +401,7 @@ impl<'a> Job<'a> {
             (true, _) => None,
             (false, Some(error)) => Some(error.clone()),
             (false, None) => Some(match users {
-                Some(users) if !Vec::is_empty(&users) => Obstacle::InUse(users),
+                Some(users) if !Vec::is_empty(&users) && !in_vain[i] => Obstacle::InUse(users),
                 _ if stays[i] => Obstacle::Stays,
                 _ => lacking.clone(),
             }),
