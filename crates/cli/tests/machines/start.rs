@@ -4,8 +4,10 @@
 use crate::look::Look;
 use crate::place::hugelift;
 use std::ffi::OsStr;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
 
 /// What a victim's run showed.
 #[derive(Debug)]
@@ -77,8 +79,18 @@ pub fn lifted_by<S: AsRef<OsStr>>(hugelift: &Path, options: &[S], program: &Path
     command
 }
 
+/// Runs a command, and tries again while its file is being written: a file that one test has just written stays open for writing in a
+/// child of another test until that child has executed its program.
 pub fn run(command: &mut Command) -> Run {
-    Run::of(command.output().unwrap_or_else(|e| panic!("{command:?}: {e}")))
+    let until = Instant::now() + Duration::from_secs(5);
+    loop {
+        match command.output() {
+            Err(e) if e.kind() == ErrorKind::ExecutableFileBusy && Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            done => return Run::of(done.unwrap_or_else(|e| panic!("{command:?}: {e}"))),
+        }
+    }
 }
 
 /// Runs `program` bare and lifted with `options`, and compares the two. Returns what the lifted run
