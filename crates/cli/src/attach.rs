@@ -239,7 +239,10 @@ fn each(
         }
         let files = match (files, &mut change) {
             (Some(files), Some(change)) => Some(mapped_anew(one, files, shown.seccomp.into(), change)),
-            (files, _) => files.map(|files| files.report),
+            (files, _) => files.map(|OfProcess { report, notes, .. }| {
+                notes.iter().for_each(|note| say(&format!("{name}: {note}")));
+                report
+            }),
         };
         if let Some(files) = files.as_ref().filter(|_| !shown.json) {
             console::print(&text(files, shown.verbose))?;

@@ -190,7 +190,8 @@ pub fn run(args: &PrimeArgs) -> Result<Exit, Failure> {
 fn rate(text: &str) -> Result<u64, String> {
     match quantity::bytes(text)? {
         rate if rate < SLOWEST => Err(format!(
-            "a huge page would take more than half a minute: {} is the least",
+            "at {} a second a huge page would take more than half a minute; {} is the least",
+            human_bytes(rate),
             human_bytes(SLOWEST)
         )),
         rate => Ok(rate),

@@ -151,6 +151,8 @@ fn issue_32_1_files_in_use_become_huge_for_the_process_that_uses_them() {
         let (file, _) = attached(&user, &data.path, &["--dry-run"]);
         assert_eq!((huge_bytes(&file), user.huge()), (0, 0), "{kind}: {file:#}");
         assert!(file.to_string().contains("in-use"), "{kind}: {file:#}");
+        let helps = format!("hugelift attach --parts files {} ", user.pid());
+        assert!(file.to_string().contains(&helps), "{kind}: {file:#}");
         let (file, _) = attached(&user, &data.path, &[]);
         assert_eq!(file["whole_bytes"].as_u64(), Some(WHOLE), "{kind}: {file:#}");
         user.is_right();

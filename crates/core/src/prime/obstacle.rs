@@ -117,6 +117,11 @@ impl Obstacle {
                     or_replace(copy)
                 )
             }
+            // A copy of a data file in its place would help nobody.
+            Obstacle::InUse(by) if !replaceable && by.len() == 1 => {
+                let pid = by.first().map_or(0, |holder| holder.pid);
+                format!("as root: hugelift attach --parts files {pid} takes them while the process runs")
+            }
             Obstacle::InUse(_) => {
                 format!(
                     "end these processes, then, before anything else maps the file: hugelift prime {file}{}",

@@ -76,6 +76,17 @@ mod tests {
         file.as_file().write_all_at(&[1; 1 << 20], 32 * MB).unwrap();
         let data = DataFile::open(file.path()).unwrap();
         assert_eq!((data.len, data.stretches()), (64 * MB, vec![(8 * MB, 9 * MB), (32 * MB, 33 * MB)]));
+        // What follows very many stretches is as long as it can be, not as long as the file says.
+        let many = tempfile::NamedTempFile::new_in("/dev/shm").unwrap();
+        let bytes = (STRETCHES as u64 + 8) * 4096;
+        for n in 0..STRETCHES as u64 + 8 {
+            many.as_file().write_all_at(&[1], 2 * n * 4096 + 1).unwrap();
+        }
+        many.as_file().set_len(1 << 50).unwrap();
+        let stretches = DataFile::open(many.path()).unwrap().stretches();
+        let (start, end) = *stretches.last().unwrap();
+        assert_eq!(stretches.len(), STRETCHES);
+        assert!(end - start >= 16 * 4096 && end - start <= 2 * bytes, "{start} {end}");
         let empty = tempfile::NamedTempFile::new().unwrap();
         assert_eq!(DataFile::open(empty.path()).unwrap().stretches(), []);
         assert!(open::is_not_regular(&DataFile::open(Path::new("/dev/null")).unwrap_err()));

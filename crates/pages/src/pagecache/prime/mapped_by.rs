@@ -9,6 +9,7 @@
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::maps::Mapping;
 use hugelift_core::prime::Holder;
+use hugelift_core::shared_memory::is_congruent;
 use hugelift_linux::proc::pidfd::process_madvise;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -58,7 +59,7 @@ impl MappedBy {
 
 /// Returns whether huge pages of a file fit where it is mapped.
 pub fn fits(mapping: &Mapping, page: PageSize) -> bool {
-    mapping.range.start.0.wrapping_sub(mapping.offset) & (page.bytes() - 1) == 0
+    is_congruent(mapping.range, mapping.offset, page)
 }
 
 /// Returns where a mapping shows `len` bytes from `offset` on, as far as it does.
