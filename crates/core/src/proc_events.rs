@@ -5,7 +5,7 @@
 //! A message is a header of netlink(7), one of the connector (linux/connector.h), and the event. All numbers are in the
 //! byte order of the machine. The kernel puts one message into each datagram.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 /// `CN_IDX_PROC`, which is the multicast group too, and `CN_VAL_PROC`: they name the proc connector.
 pub const GROUP: u32 = 1;
@@ -52,6 +52,24 @@ pub enum Event {
     },
     /// Events are missing.
     Lost,
+}
+
+/// Removes the start of each process whose end is in the list too. Most programs that a machine starts end within a moment, and are
+/// then of no interest to who reads the list late.
+pub fn leave_out_short_lived(events: &mut Vec<Event>) {
+    let mut ended = HashSet::new();
+    let mut kept = Vec::with_capacity(events.len());
+    // From the last on: what is after an end is of another process with the same id.
+    for event in events.drain(..).rev() {
+        match event {
+            Event::Ended(pid) => _ = ended.insert(pid),
+            Event::Executed(pid) | Event::Forked { child: pid, .. } if ended.contains(&pid) => continue,
+            _ => {}
+        }
+        kept.push(event);
+    }
+    kept.reverse();
+    *events = kept;
 }
 
 /// A message of the kernel.
@@ -183,6 +201,25 @@ mod tests {
         words.iter().for_each(|word| bytes.extend(word.to_ne_bytes()));
         bytes.resize(HEADERS + event, 0);
         bytes
+    }
+
+    #[test]
+    fn issue_33_a_program_that_has_ended_by_the_time_of_reading_was_never_started() {
+        use Event::{Ended, Executed, Forked, Lost};
+        let mut events = vec![
+            Executed(1),
+            Executed(2),
+            Executed(2),
+            Lost,
+            Ended(2),
+            Ended(3),
+            // Another process has got the id of an earlier one.
+            Executed(3),
+            Forked { parent: 1, child: 4 },
+            Ended(4),
+        ];
+        leave_out_short_lived(&mut events);
+        assert_eq!(events, [Executed(1), Lost, Ended(2), Ended(3), Executed(3), Ended(4)]);
     }
 
     fn content(kind: u32, words: &[u32]) -> Content {

@@ -8,7 +8,7 @@ use super::taken::Taken;
 use crate::journal::{Level, log};
 use hugelift_core::census::{Census, Settings};
 use hugelift_core::maps::FileId;
-use hugelift_core::proc_events::Event;
+use hugelift_core::proc_events::{Event, leave_out_short_lived};
 use hugelift_core::proc_stat::Identity;
 use hugelift_core::service::matching::Facts;
 use hugelift_core::service::policy::Policy;
@@ -170,6 +170,7 @@ impl Watched {
             self.connector = None;
             self.census.without_events();
         }
+        leave_out_short_lived(&mut events);
         let now = self.began.elapsed();
         for event in events {
             if let Event::Ended(pid) = event
