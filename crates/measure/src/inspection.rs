@@ -127,7 +127,7 @@ fn seize(child: &Child) -> Result<bool> {
 }
 
 /// Continues a tracee until its exit and returns what was seen there; `None` if nothing was seen.
-/// `at_exec`: the tracee has called PTRACE_TRACEME, and so stops at its execve(2) with SIGTRAP.
+/// `at_exec`: the tracee has called PTRACE_TRACEME, and so stops at its first execve(2) with SIGTRAP.
 fn until_exit(pid: Pid, at_exec: bool) -> Result<Option<Seen>> {
     let (mut seen, mut at_exec) = (None, at_exec);
     loop {
@@ -146,7 +146,9 @@ fn until_exit(pid: Pid, at_exec: bool) -> Result<Option<Seen>> {
             }
             Ok(WaitStatus::Stopped(_, Signal::SIGTRAP)) if at_exec => {
                 at_exec = false;
-                let _ = ptrace::setoptions(pid, ptrace::Options::PTRACE_O_TRACEEXIT);
+                // A program may execute another: a further execve(2) is an event then, and no SIGTRAP, which would kill it.
+                let options = ptrace::Options::PTRACE_O_TRACEEXIT | ptrace::Options::PTRACE_O_TRACEEXEC;
+                let _ = ptrace::setoptions(pid, options);
                 None
             }
             Ok(WaitStatus::Stopped(_, signal)) => Some(signal),
@@ -251,6 +253,15 @@ mod tests {
         assert!(memory.lifted() <= memory.text.whole + memory.rodata.whole);
         let peak = inspection.seen.peak_bytes.expect("its peak");
         assert!((100 << 10..32 << 20).contains(&peak), "{peak}");
+    }
+
+    /// As the wrappers of version managers do. Without PTRACE_O_TRACEEXEC each further execve(2) would send SIGTRAP.
+    #[test]
+    fn a_program_that_executes_another_is_seen_at_the_exit_of_that() {
+        let _alone = crate::child::alone();
+        let inspection = bare(&Program::new(["sh", "-c", "exec sh -c 'exec sleep 0.01'"])).unwrap();
+        assert!(inspection.status.success(), "{}", inspection.status);
+        assert!(inspection.seen.memory.is_some());
     }
 
     #[test]
