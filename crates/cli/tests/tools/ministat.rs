@@ -79,8 +79,15 @@ fn prints_what_the_original_prints() {
         let original = ran(&mut Command::new("ministat"), dir.path(), &args, "");
         let ours = ministat(dir.path(), &args, "");
         assert!(original.status.success() && ours.status.success(), "{args:?}: {original:?} {ours:?}");
-        assert_eq!(text(&ours.stdout), text(&original.stdout), "{args:?}");
+        assert_eq!(comparable(text(&ours.stdout)), comparable(text(&original.stdout)), "{args:?}");
     }
+}
+
+/// Leaves out the error of a difference in percent, which the original of 2015 computes without that of the reference's mean.
+/// Unit tests compare that figure with the formula of today's.
+fn comparable(shown: &str) -> Vec<&str> {
+    let line = |line: &'_ str| line.find("% +/- ").map_or(line.len(), |at| at);
+    shown.lines().map(|one| &one[..line(one)]).collect()
 }
 
 #[test]

@@ -5,8 +5,8 @@
 //! Student's t assumes samples of independent values from normal distributions of equal variance.
 //! Times of programs are usually neither: for pairs of runs [`crate::stats`] is the better choice.
 //!
-//! The output equals that of the ministat of 2015. Its manual page and README show that output, and Debian ships that
-//! version. Two of its peculiarities are kept for that: the median of an even number of values
+//! The output equals that of FreeBSD's ministat of today, whose error of the difference in percent has that of the reference's mean in
+//! it. The ministat of 2015, which Debian ships, leaves that out. Two of its peculiarities are kept: the median of an even number of values
 //! is the *upper* middle one, and the plot is only as tall as the last sample needs. One is not kept:
 //! it computes the variance as the difference of two large sums, which loses all digits where values
 //! differ little for their size. Here the squared differences from the mean are summed up.

@@ -71,13 +71,12 @@ fn against(found: &Difference, confidence: Confidence) -> String {
     if !found.proven() {
         return format!("No difference proven at {percent:.1}% confidence\n");
     }
-    let share = |value: f64| general(value * 100.0 / found.reference, 6);
     format!(
         "Difference at {percent:.1}% confidence\n\t{} +/- {}\n\t{}% +/- {}%\n\t(Student's t, pooled s = {})\n",
         general(found.difference, 6),
         general(found.error, 6),
-        share(found.difference),
-        share(found.error),
+        general(found.difference * 100.0 / found.reference, 6),
+        general(found.share_error * 100.0, 6),
         general(found.pooled, 6)
     )
 }

@@ -49,7 +49,7 @@ x   5         0.133         0.137         0.136        0.1354  0.0015165751
 +   5         0.139          0.14         0.139        0.1394 0.00054772256
 Difference at 95.0% confidence
 \t0.004 +/- 0.00166288
-\t2.95421% +/- 1.22812%
+\t2.95421% +/- 1.26027%
 \t(Student's t, pooled s = 0.00114018)
 ";
     assert_eq!(text(&[before, after], &Show::default()), expected);
@@ -81,7 +81,7 @@ x   7            50           750           200           300     238.04761
     let mut show = Show { plot: Some(60), separate: true, ..Show::default() };
     assert_eq!(text(&samples, &show), expected("No difference proven at 95.0% confidence\n"));
     show.confidence = Confidence::from_percent(80.0).expect("a level");
-    let proven = "Difference at 80.0% confidence\n\t240 +/- 212.215\n\t80% +/- 70.7384%\n\
+    let proven = "Difference at 80.0% confidence\n\t240 +/- 212.215\n\t80% +/- 102.3%\n\
                   \t(Student's t, pooled s = 264.159)\n";
     assert_eq!(text(&samples, &show), expected(proven));
 }
