@@ -47,6 +47,7 @@ tests=(
   "mariadbd mariadb-server-core mariadb-server-core-10.6 mariadb-server"
   "ministat ministat"
   "mkfs.btrfs btrfs-progs"
+  "bindfs bindfs"
   "mkfs.ext4 e2fsprogs"
   "mkfs.xfs xfsprogs"
   "nginx nginx-light nginx"

@@ -6,6 +6,7 @@
 
 use crate::common::huge::smaps;
 use crate::common::mounts::{image, kernel_has, mount, run, with_own_mounts};
+use crate::common::run::until;
 use crate::common::{Cmd, HUGELIFT, Held, fat};
 use crate::files::{Data, User, attached};
 use crate::{need, need_root, skip};
@@ -213,6 +214,33 @@ fn tmpfs() {
 fn collapses() -> bool {
     // SAFETY: madvise(2) of no byte at all.
     unsafe { libc::madvise(std::ptr::null_mut(), 0, libc::MADV_COLLAPSE) == 0 }
+}
+
+/// What answers the kernel is a process, as for sshfs, or for the files of many containers without root.
+#[test]
+fn issue_32_fuse() {
+    need_root!();
+    need!("bindfs");
+    if !kernel_has("fuse") {
+        skip!("the kernel has no FUSE");
+    }
+    with_own_mounts(|| {
+        let dir = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let [below, at] = ["below", "at"].map(|name| dir.path().join(name));
+        [&below, &at].iter().for_each(|d| fs::create_dir(d).unwrap());
+        let mut server = Command::new("bindfs").arg("-f").args([&below, &at]).spawn().unwrap();
+        let device = |of: &Path| fs::metadata(of).unwrap().dev();
+        until("bindfs", || device(&at) != device(&below));
+        let tried = std::panic::catch_unwind(|| {
+            for result in [try_on("fuse", &victim(&at)), data_on("fuse, data", &at)] {
+                let is_fuse = |why: &String| why.starts_with("no huge pages from its file system (fuse");
+                assert!(result.huge == result.whole || result.reasons.iter().all(is_fuse), "{result:?}");
+            }
+        });
+        run(&["umount", at.to_str().unwrap()]);
+        server.wait().unwrap();
+        tried.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
 }
 
 /// What containers use: a program in the lower layer of the image, and one that was copied up.
