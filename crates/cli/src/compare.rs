@@ -56,7 +56,8 @@ pub fn run(args: &CompareArgs, colour: When) -> Result<Exit, Failure> {
 
 /// Compares processes that run with themselves, and prints the comparison.
 fn run_live(members: Members, args: &CompareArgs, colour: When) -> Result<Exit, Failure> {
-    let options = Options::new(&args.live, &args.server, &args.enough)?;
+    let options =
+        Options { counters: args.counters, ..Options::new(&args.live, &args.server, &args.enough)? };
     check(args)?;
     match options.by {
         Some(by) => print_parts(live::measure_parts(members, &options, by)?, args, colour),

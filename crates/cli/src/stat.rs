@@ -15,16 +15,16 @@ use hugelift_linux::io::output::write;
 use hugelift_linux::lookup::ExecError;
 use hugelift_linux::lookup::resolve;
 use hugelift_linux::proc::procfs::Process;
-use hugelift_measure::perf::counters::{Counters, Start};
-use hugelift_measure::perf::hardware::{Hardware, NoHardware, cpus};
-use hugelift_measure::perf::kernel_counts::KernelCounts;
+use hugelift_measure::perf::counters::Start;
+use hugelift_measure::perf::watch::Watch;
 use hugelift_measure::perf::workload::{End, Event, Signals, Workload, die_by, wait_for};
 use hugelift_measure::pmu::given::Given;
 use hugelift_measure::pmu::report::{Origin, StatReport};
-use hugelift_measure::pmu::{Cpu, Sample};
+use hugelift_measure::pmu::side_by_side::{Per, SideBySide, State};
 use hugelift_report::pmu::text;
+use hugelift_report::side_by_side;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Count what TLB misses cost a program: the most that huge pages can gain
@@ -55,6 +55,10 @@ pub struct StatArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "time")]
     counters: Option<PathBuf>,
 
+    /// Show the counts of this file beside those of --counters, with the ratio of each
+    #[arg(long, value_name = "FILE", requires = "counters")]
+    against: Option<PathBuf>,
+
     /// The program, looked up on PATH, and its arguments
     #[arg(trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments, value_names = ["CMD", "ARGS"])]
     command: Vec<OsString>,
@@ -72,7 +76,28 @@ pub fn run(args: &StatArgs) -> Result<Exit, Failure> {
     }
 }
 
-fn given(file: &PathBuf, args: &StatArgs) -> Result<Exit, Failure> {
+/// Evaluates the counts in a file, and those in a second one beside it.
+fn given(file: &Path, args: &StatArgs) -> Result<Exit, Failure> {
+    let first = report_of(file)?;
+    let Some(against) = &args.against else {
+        print(&first, args)?;
+        return Ok(Exit::SUCCESS);
+    };
+    let stem = |file: &Path| file.file_stem().unwrap_or(file.as_os_str()).escaped().to_string();
+    // Files of the same name in two folders are told apart by their paths.
+    let names = match stem(file) != stem(against) {
+        true => [stem(file), stem(against)],
+        false => [file.escaped().to_string(), against.escaped().to_string()],
+    };
+    let reports = [first, report_of(against)?];
+    let states =
+        names.into_iter().zip(reports).map(|(name, report)| State { name, report, share: 1.0 }).collect();
+    let all = SideBySide::new(Per::Whole, states, |_, _| None);
+    write_out(&if args.json { output::json(&all)? } else { side_by_side::text(&all) }, args)?;
+    Ok(Exit::SUCCESS)
+}
+
+fn report_of(file: &Path) -> Result<StatReport, Failure> {
     let shown = file.escaped();
     let bytes = std::fs::read(file).map_err(|e| format!("cannot read {shown}: {e}"))?;
     let given: Given = serde_json::from_slice(&bytes).map_err(|e| {
@@ -83,81 +108,7 @@ fn given(file: &PathBuf, args: &StatArgs) -> Result<Exit, Failure> {
     report.cpu = Some(given.cpu.clone());
     report.add(&sample);
     given.literature(&mut report);
-    print(&report, args)?;
-    Ok(Exit::SUCCESS)
-}
-
-/// The counters of one program, or the reason why there are none.
-struct Watch {
-    hardware: Result<Counting, String>,
-    cpu: Option<Cpu>,
-    kernel: KernelCounts,
-    began: Instant,
-}
-
-struct Counting {
-    hardware: Hardware,
-    counters: Counters,
-}
-
-impl Watch {
-    fn open(process: Process, threads: &[i32], start: Start) -> Result<Watch, PerfError> {
-        let cpus = cpus();
-        let hardware = match Counting::open(&cpus, threads, start) {
-            Err(Refusal::Perf(error @ (PerfError::Vanished | PerfError::Files { .. }))) => return Err(error),
-            Err(refusal) => Err(refusal.to_string()),
-            Ok(hardware) => Ok(hardware),
-        };
-        let kernel = KernelCounts::open(process, threads, start)?;
-        Ok(Watch { hardware, cpu: cpus.into_iter().next(), kernel, began: Instant::now() })
-    }
-
-    fn enable(&mut self) {
-        self.began = Instant::now();
-        self.kernel.enable();
-        if let Ok(hardware) = &self.hardware {
-            hardware.counters.enable();
-        }
-    }
-
-    /// Stops counting, and reports.
-    fn report(&self, subject: String) -> StatReport {
-        if let Ok(hardware) = &self.hardware {
-            hardware.counters.disable();
-        }
-        self.kernel.disable();
-        let mut report = StatReport::new(Origin::Measured, subject);
-        report.seconds = Some(self.began.elapsed().as_secs_f64());
-        report.cpu.clone_from(&self.cpu);
-        report.kernel = self.kernel.read();
-        report.notes.clone_from(&self.kernel.notes);
-        match &self.hardware {
-            Ok(Counting { hardware: Hardware { model, pmu, .. }, counters }) => {
-                report.pmu = Some(pmu.clone());
-                report.user_only = counters.user_only;
-                report.add(&Sample { model, groups: counters.read() });
-            }
-            Err(why) => report.no_pmu = Some(why.clone()),
-        }
-        report
-    }
-}
-
-/// Why there are no hardware counts.
-#[derive(Debug, thiserror::Error)]
-enum Refusal {
-    #[error(transparent)]
-    Perf(#[from] PerfError),
-    #[error(transparent)]
-    Hardware(#[from] NoHardware),
-}
-
-impl Counting {
-    fn open(cpus: &[Cpu], threads: &[i32], start: Start) -> Result<Counting, Refusal> {
-        let hardware = Hardware::find(cpus)?;
-        let counters = hardware.open(threads, start)?;
-        Ok(Counting { hardware, counters })
-    }
+    Ok(report)
 }
 
 fn of_process(pid: u32, args: &StatArgs) -> Result<Exit, Failure> {
@@ -167,20 +118,13 @@ fn of_process(pid: u32, args: &StatArgs) -> Result<Exit, Failure> {
     let failed = |e: PerfError| format!("cannot count process {pid} ({name}): {e}");
     let signals = Signals::block().map_err(|e| format!("signalfd: {e}"))?;
     raise_file_limit();
-    let threads = threads(process)?;
-    let mut watch = Watch::open(process, &threads, Start::Asked).map_err(failed)?;
+    let threads = process.threads();
+    let mut watch = Watch::open(Some(process), &threads, Start::Asked).map_err(failed)?;
     watch.enable();
     wait_for(pid, &signals, args.time.map(|time| Instant::now() + time));
     let many = if threads.len() == 1 { "1 thread".into() } else { format!("{} threads", threads.len()) };
     print(&watch.report(format!("process {pid} ({name}), {many} at the start")), args)?;
     Ok(Exit::SUCCESS)
-}
-
-/// Returns the ids of the threads of a process.
-fn threads(process: Process) -> Result<Vec<i32>, Failure> {
-    let path = process.path("task");
-    let entries = std::fs::read_dir(&path).map_err(|e| format!("cannot read {}: {e}", path.escaped()))?;
-    Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
 }
 
 fn of_command(args: &StatArgs) -> Result<Exit, Failure> {
@@ -191,16 +135,16 @@ fn of_command(args: &StatArgs) -> Result<Exit, Failure> {
     // After the fork, so that the program keeps its limit.
     raise_file_limit();
     let pid = workload.pid();
-    let mut watch = Watch::open(Process::new(pid), &[pid.cast_signed()], Start::Exec)
+    let mut watch = Watch::open(Some(Process::new(pid)), &[pid.cast_signed()], Start::Exec)
         .map_err(|e| format!("cannot count {}: {e}", path.escaped()))?;
-    watch.began = Instant::now();
+    watch.began_now();
     workload.start().map_err(|source| ExecError { program: (&args.command[0]).into(), source })?;
 
     let subject = || {
         let words: Vec<_> = args.command.iter().map(|word| word.escaped().to_string()).collect();
         words.join(" ")
     };
-    let mut deadline = args.time.map(|time| watch.began + time);
+    let mut deadline = args.time.map(|time| watch.began() + time);
     let mut result = None;
     loop {
         match wait_for(pid, &signals, deadline) {
@@ -234,7 +178,10 @@ fn of_command(args: &StatArgs) -> Result<Exit, Failure> {
 }
 
 fn print(report: &StatReport, args: &StatArgs) -> Result<(), Failure> {
-    let shown = if args.json { output::json(report)? } else { text(report) };
+    write_out(&if args.json { output::json(report)? } else { text(report) }, args)
+}
+
+fn write_out(shown: &str, args: &StatArgs) -> Result<(), Failure> {
     if let Some(path) = &args.output {
         match write(path, shown.as_bytes()) {
             Ok(()) => return Ok(()),
@@ -244,9 +191,9 @@ fn print(report: &StatReport, args: &StatArgs) -> Result<(), Failure> {
     }
     // With a command, standard output belongs to the command.
     if args.command.is_empty() {
-        console::print(&shown)?
+        console::print(shown)?
     } else {
-        console::print_to_stderr(&shown)?
+        console::print_to_stderr(shown)?
     }
     Ok(())
 }

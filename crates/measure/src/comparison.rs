@@ -4,6 +4,7 @@
 //! `hugelift_report::comparison` shows it as text.
 
 pub mod by_part;
+mod counters;
 mod finding;
 mod ratio;
 mod setting;
@@ -11,11 +12,13 @@ mod side;
 
 pub use crate::memory::{Coverage, Memory};
 pub use crate::run::{Figure, Run};
+pub use counters::side_by_side;
 pub use finding::{Finding, VariantResult};
 pub use ratio::{Ratio, ratio};
 pub use setting::{Setting, figures};
 pub use side::Side;
 
+use crate::pmu::side_by_side::SideBySide;
 use crate::stopping::Reached;
 use serde::Serialize;
 
@@ -42,6 +45,9 @@ pub struct Comparison {
     pub sides: Vec<Side>,
     /// Every other side compared with it.
     pub variants: Vec<VariantResult>,
+    /// What was counted of each side, if that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub counters: Option<SideBySide>,
 }
 
 impl Comparison {
@@ -51,7 +57,7 @@ impl Comparison {
             Some((bare, rest)) => rest.iter().map(|side| finding::compare(&setting, bare, side)).collect(),
             None => Vec::new(),
         };
-        Comparison { version: VERSION, method: METHOD, setting, reached, sides, variants }
+        Comparison { version: VERSION, method: METHOD, setting, reached, sides, variants, counters: None }
     }
 
     /// Returns the bare side.

@@ -2,6 +2,7 @@
 //! One run, and its figures that can be compared.
 
 use crate::memory::Memory;
+use crate::pmu::counts::Counts;
 use serde::Serialize;
 
 /// A figure of two runs that can be compared.
@@ -15,6 +16,8 @@ pub enum Figure {
     Cpu,
     /// The number in the load's output.
     Metric,
+    /// The second number in the load's output, such as a latency.
+    Latency,
     /// CPU time of the server for one transaction, or for the whole load where transactions are not
     /// counted, seconds.
     ServerCpu,
@@ -33,6 +36,7 @@ impl Figure {
             Figure::Wall => "wall time",
             Figure::Cpu => "CPU time",
             Figure::Metric => "metric",
+            Figure::Latency => "latency",
             Figure::ServerCpu => "server CPU per transaction",
             Figure::Rate => "work per second",
             Figure::CpuPerUnit => "CPU time per unit of work",
@@ -46,6 +50,7 @@ impl Figure {
             Figure::Wall => Some(run.wall),
             Figure::Cpu => Some(run.user + run.system + run.helper),
             Figure::Metric | Figure::Rate => run.metric,
+            Figure::Latency => run.latency,
             Figure::ServerCpu | Figure::CpuPerUnit => run.server_cpu,
             Figure::CpuPerSecond => run.cpu_per_second,
         }
@@ -79,6 +84,9 @@ pub struct Run {
     pub memory: Option<Memory>,
     /// The number in the load's output; of a running process [`Figure::Metric`] or [`Figure::Rate`].
     pub metric: Option<f64>,
+    /// See [`Figure::Latency`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latency: Option<f64>,
     /// See [`Figure::ServerCpu`] and [`Figure::CpuPerUnit`].
     pub server_cpu: Option<f64>,
     /// See [`Figure::CpuPerSecond`].
@@ -88,4 +96,7 @@ pub struct Run {
     /// of the time that the readings took, with the user's command.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wall_error: Option<f64>,
+    /// What was counted of it, if that was asked for; a comparison has the totals.
+    #[serde(skip)]
+    pub counts: Option<Box<Counts>>,
 }

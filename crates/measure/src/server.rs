@@ -4,12 +4,16 @@
 
 use crate::child::{Child, reap_orphans};
 use crate::interrupt;
+use crate::perf::counters::Start;
+use crate::perf::watch::Watch;
 use crate::program::Program;
 use crate::ready::Ready;
 use crate::timed::Seen;
 use crate::tree::{cpu_of_descendants, descendants};
 use anyhow::{Context as _, Result, bail, ensure};
 use hugelift_core::printable::text_to_parse;
+use hugelift_heat::files::raise_file_limit;
+use hugelift_linux::proc::procfs::Process;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
@@ -109,6 +113,18 @@ impl Server {
     pub fn cpu(&self) -> Result<f64> {
         ensure!(!self.child()?.has_ended()?, "the server has ended{}", self.last_lines());
         cpu_of_descendants()
+    }
+
+    /// Opens counters of all its threads, and of those of its descendants. No other program of this process must run.
+    ///
+    /// # Errors
+    /// The server has ended, or there are too many threads for this process's descriptors.
+    pub fn watch(&self) -> Result<Watch> {
+        ensure!(!self.child()?.has_ended()?, "the server has ended{}", self.last_lines());
+        raise_file_limit();
+        let processes = descendants(std::process::id())?.into_iter().map(|stat| Process::new(stat.pid));
+        let threads: Vec<i32> = processes.flat_map(|process| process.threads()).collect();
+        Ok(Watch::open(None, &threads, Start::Asked)?)
     }
 
     /// Reads how much of its memory is huge now.

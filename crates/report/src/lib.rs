@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`comparison`] | bare against lifted: `hugelift compare` |
 //! | [`pmu`] | counts of events: `hugelift stat` |
+//! | [`side_by_side`] | the same of several states: `hugelift stat --against`, `hugelift compare --counters` |
 //! | [`cost`] | what a process waited for: `hugelift inspect --cost` |
 //! | [`lab`] | the experiments of `hugelift lab`, as text and as comma-separated values |
 //! | [`walks`] | page walks on other CPUs: `hugelift lab walks` |
@@ -22,4 +23,5 @@ pub mod lab;
 mod paint;
 pub mod pmu;
 pub mod pool;
+pub mod side_by_side;
 pub mod walks;

@@ -55,11 +55,7 @@ fn counters(out: &mut String, report: &StatReport) {
     // Cycles and instructions are in several groups, but have one row each.
     for counter in report.counters.iter().filter(|c| shown.insert(c.event)) {
         match counter.scaled {
-            Some(scaled) => table.row([
-                thousands(format_args!("{scaled:.0}")),
-                counter.event.into(),
-                multiplexed(counter),
-            ]),
+            Some(scaled) => table.row([thousands_of(scaled), counter.event.into(), multiplexed(counter)]),
             None => skipped.push(counter.event),
         }
     }
@@ -98,7 +94,7 @@ fn shown(metric: &Metric) -> String {
         Unit::Share if metric.key == "page_walks_utilization" => {
             format!("{} of their time", percent(metric.value))
         }
-        Unit::Share if metric.key == "page_walker_memory_share" => percent(metric.value),
+        Unit::ShareOfLookups => percent(metric.value),
         Unit::Share => format!("{} of cycles", percent(metric.value)),
         Unit::PerThousandInstructions => format!("{:.3} per 1000 instructions", metric.value),
         Unit::Cycles => format!("{:.1}", metric.value),
@@ -134,7 +130,12 @@ fn end(out: &mut String, report: &StatReport) {
     }
 }
 
-fn percent(share: f64) -> String {
+/// Returns a count with its digits in groups of three.
+pub(crate) fn thousands_of(count: f64) -> String {
+    thousands(format_args!("{count:.0}"))
+}
+
+pub(crate) fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 

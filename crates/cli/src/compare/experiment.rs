@@ -14,11 +14,14 @@ use anyhow::{Context as _, Result, bail, ensure};
 use hugelift_core::printable::Escape;
 use hugelift_linux::io::console::say;
 use hugelift_measure::comparison::{self, Comparison, Figure, Run, Setting, Side};
+use hugelift_measure::perf::watch::Watch;
+use hugelift_measure::pmu::counts::About;
+use hugelift_measure::pmu::side_by_side::Per;
 use hugelift_measure::program::Program;
 use hugelift_measure::stopping::{Reached, Rule};
 use hugelift_measure::timed::Seen;
 use hugelift_measure::{child, host, inspection, interrupt, rounds, timed};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Instant;
@@ -36,6 +39,9 @@ pub struct Experiment {
     under_load: Option<UnderLoad>,
     figure: Figure,
     rule: Rule,
+    /// Whether events are counted, and what of them was said.
+    counters: bool,
+    about: RefCell<Option<About>>,
     /// The message about daemons was printed; it comes once.
     said_of_daemons: Cell<bool>,
 }
@@ -95,6 +101,8 @@ impl Experiment {
             under_load,
             figure,
             rule: args.enough.rule(),
+            counters: args.counters,
+            about: RefCell::new(None),
             said_of_daemons: Cell::new(false),
         })
     }
@@ -164,7 +172,10 @@ impl Experiment {
         });
         let said = cut.as_ref().map(|cut| cut.line(orders.len()));
         let exit = cut.map_or(Exit::SUCCESS, |cut| cut.exit);
-        let comparison = Comparison::new(self.setting(), reached, sides.collect());
+        let mut comparison = Comparison::new(self.setting(), reached, sides.collect());
+        let about = self.about.borrow();
+        comparison.counters =
+            about.as_ref().and_then(|about| comparison::side_by_side(about, &comparison.sides, Per::Run));
         Ok(Measured { comparison, said, exit })
     }
 
@@ -226,6 +237,7 @@ impl Experiment {
             higher_is_better: self.under_load.as_ref().is_some_and(|u| u.higher_is_better),
             bare_4k: self.bare_4k,
             counts_transactions: self.under_load.as_ref().is_some_and(UnderLoad::counts_transactions),
+            has_latency: self.under_load.as_ref().is_some_and(UnderLoad::has_latency),
             live: None,
         }
     }
@@ -279,17 +291,20 @@ impl Experiment {
     fn run_once(&self, side: usize) -> Result<Run> {
         self.before(side)?;
         if let Some(under_load) = &self.under_load {
-            return under_load.run(&self.program(side, &[]), self.name(side));
+            let (run, about) = under_load.run(&self.program(side, &[]), self.name(side), self.counters)?;
+            self.note(about);
+            return Ok(run);
         }
+        let watch = self.counters.then(Watch::of_children).transpose()?;
         let timed = timed::run(&self.program(side, &[]))?;
+        let counts = watch.as_ref().map(|watch| Box::new(watch.counts()));
+        self.note(watch.map(|watch| watch.about().clone()));
         self.check(timed.status)?;
         if timed.left_running && !self.said_of_daemons.replace(true) {
             say("the program has left processes running; their time is not in the figures");
         }
         let cost = timed.cost;
         Ok(Run {
-            pair: 0,
-            position: 0,
             wall: cost.wall,
             user: cost.user,
             system: cost.system,
@@ -299,11 +314,16 @@ impl Experiment {
             status: shell_status(timed.status),
             peak_bytes: timed.seen.peak_bytes,
             memory: timed.seen.memory,
-            metric: None,
-            server_cpu: None,
-            cpu_per_second: None,
-            wall_error: None,
+            counts,
+            ..Run::default()
         })
+    }
+
+    /// Notes what the counts are of.
+    fn note(&self, about: Option<About>) {
+        if let Some(about) = about {
+            self.about.replace(Some(about));
+        }
     }
 
     fn check(&self, status: ExitStatus) -> Result<()> {

@@ -57,6 +57,11 @@ pub struct CompareArgs {
     #[arg(long, value_name = "WHERE", default_value = "null", conflicts_with = "server")]
     pub output: String,
 
+    /// Count page walks (where the CPU counts them), page faults, context switches and TLB flushes on both sides, and show
+    /// them side by side. A server is counted under its load
+    #[arg(long, conflicts_with = "by")]
+    pub counters: bool,
+
     /// Also measure runs that end with another status than 0
     #[arg(short, long)]
     pub ignore_failure: bool,

@@ -8,6 +8,8 @@ use hugelift_core::printable::Escape;
 use hugelift_core::quantity;
 use hugelift_linux::io::console::say;
 use hugelift_measure::comparison::Run;
+use hugelift_measure::perf::watch::Watch;
+use hugelift_measure::pmu::counts::About;
 use hugelift_measure::program::Program;
 use hugelift_measure::ready::Ready;
 use hugelift_measure::server::{Server, number};
@@ -44,6 +46,10 @@ pub struct ServerArgs {
     #[arg(long, requires = "subject", conflicts_with = "command")]
     pub higher_is_better: bool,
 
+    /// Finds a second number in the load's output, of which lower is better: a latency beside the throughput
+    #[arg(long, value_name = "REGEX", requires = "server")]
+    pub latency: Option<Regex>,
+
     /// Finds the number of transactions in the load's output [default: if the metric is a rate, the
     /// rate times the load's duration]
     #[arg(long, value_name = "REGEX", requires = "server")]
@@ -66,6 +72,7 @@ pub struct UnderLoad {
     metric: Regex,
     /// The metric is a rate.
     pub higher_is_better: bool,
+    latency: Option<Regex>,
     count: Option<Regex>,
     ready_timeout: Duration,
     stop_timeout: Duration,
@@ -93,6 +100,7 @@ impl UnderLoad {
             load: load.clone(),
             metric: regex,
             higher_is_better: args.higher_is_better,
+            latency: args.latency.clone(),
             count: args.count.clone(),
             ready_timeout: args.ready_timeout,
             stop_timeout: args.stop_timeout,
@@ -105,6 +113,11 @@ impl UnderLoad {
         self.count.is_some() || self.higher_is_better
     }
 
+    /// Returns whether a latency is measured.
+    pub fn has_latency(&self) -> bool {
+        self.latency.is_some()
+    }
+
     /// Makes a round that is not timed: it warms up, and reads hugelift's report if the
     /// server is lifted. `program` makes the server, with further options of `hugelift run`.
     ///
@@ -114,7 +127,7 @@ impl UnderLoad {
         let dir = tempfile::tempdir().context("a temporary directory")?;
         let report = dir.path().join("report");
         let more = if lifted { vec!["--report".into(), report.escaped().to_string()] } else { Vec::new() };
-        let run = self.run(&program(&more), side)?;
+        let (run, _) = self.run(&program(&more), side, false)?;
         let seen = Seen { memory: run.memory, peak_bytes: run.peak_bytes };
         let said = std::fs::read_to_string(&report).ok().and_then(|text| inspection::parse_report(&text));
         Ok(Known {
@@ -124,12 +137,14 @@ impl UnderLoad {
         })
     }
 
-    /// Makes one round.
+    /// Makes one round. With `counted` the server is counted under the load; the second value says what of it.
     ///
     /// # Errors
     /// The server does not become ready or ends too soon; the load fails or prints no metric.
-    pub fn run(&self, program: &Program, side: &str) -> Result<Run> {
+    pub fn run(&self, program: &Program, side: &str, counted: bool) -> Result<(Run, Option<About>)> {
         let server = Server::start(program, &self.ready, self.ready_timeout)?;
+        let mut watch = counted.then(|| server.watch()).transpose()?;
+        watch.iter_mut().for_each(Watch::enable);
         let before = server.cpu()?;
         let (status, said, took) = child::shell(&self.load, &[("HUGELIFT_SIDE", side)])?;
         interrupt::check()?;
@@ -139,6 +154,7 @@ impl UnderLoad {
             self.load,
             said.trim_end()
         );
+        let counts = watch.as_ref().map(|watch| Box::new(watch.counts()));
         let cpu = server.cpu()? - before;
         let seen = server.memory_now()?;
         let metric = number(&self.metric, &said)?;
@@ -147,6 +163,7 @@ impl UnderLoad {
             None if self.higher_is_better => metric * took.as_secs_f64(),
             None => 1.0,
         };
+        let latency = self.latency.as_ref().map(|latency| number(latency, &said)).transpose()?;
         let (status, killed) = server.stop(self.stop_timeout)?;
         if killed && !self.said_of_kill.replace(true) {
             say(&format!(
@@ -154,22 +171,17 @@ impl UnderLoad {
                 self.stop_timeout
             ));
         }
-        Ok(Run {
-            pair: 0,
-            position: 0,
+        let run = Run {
             wall: took.as_secs_f64(),
-            user: 0.0,
-            system: 0.0,
-            helper: 0.0,
-            minor_faults: 0,
-            major_faults: 0,
             status: shell_status(status),
             peak_bytes: seen.peak_bytes,
             memory: seen.memory,
             metric: Some(metric),
+            latency,
+            counts,
             server_cpu: (transactions > 0.0 && cpu > 0.0).then(|| cpu / transactions),
-            cpu_per_second: None,
-            wall_error: None,
-        })
+            ..Run::default()
+        };
+        Ok((run, watch.map(|watch| watch.about().clone())))
     }
 }

@@ -36,17 +36,22 @@ const SCHEMAS: &[(&str, &str)] = schemas![
     "service-report",
     "service-status",
     "stat",
+    "stat-against",
     "store-list",
     "top",
 ];
 
 /// Asserts that `value` fits the schema `name`.
 pub fn fits(name: &str, value: &Value) {
-    let (_, text) = SCHEMAS.iter().find(|(known, _)| *known == name).expect("a schema");
-    let root = serde_json::from_str(text).unwrap_or_else(|e| panic!("{name}.json: {e}"));
+    let root = schema_of(name).expect("a schema");
     if let Err(why) = check(&root, &root, value, "$") {
         panic!("docs/reference/schema/{name}.json: {why}\n{value}");
     }
+}
+
+fn schema_of(name: &str) -> Option<Value> {
+    let (_, text) = SCHEMAS.iter().find(|(known, _)| *known == name)?;
+    Some(serde_json::from_str(text).unwrap_or_else(|e| panic!("{name}.json: {e}")))
 }
 
 fn check(root: &Value, schema: &Value, value: &Value, at: &str) -> Result<(), String> {
@@ -54,6 +59,13 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str) -> Result<(), St
     for (keyword, is) in schema.as_object().ok_or("a schema is an object")? {
         let fine = match keyword.as_str() {
             "$schema" | "title" | "description" | "$defs" => true,
+            // Another file.
+            "$ref" if is.as_str().is_some_and(|name| !name.starts_with('#')) => {
+                let other = is.as_str().and_then(|name| schema_of(name.trim_end_matches(".json")));
+                let other = other.ok_or_else(|| format!("{is} does not exist"))?;
+                check(&other, &other, value, at)?;
+                true
+            }
             "$ref" => {
                 let place = is.as_str().and_then(|place| root.pointer(place.trim_start_matches('#')));
                 check(root, place.ok_or_else(|| format!("{is} does not exist"))?, value, at)?;

@@ -401,6 +401,51 @@ fn servers_are_started_afresh_loaded_and_stopped() {
     assert_none_left(&dir.path().display().to_string());
 }
 
+/// Returns the page faults of each side in the table of counts, and of the ratio of the second.
+fn faults_of(result: &Value) -> Option<(f64, f64)> {
+    let rows = result["counters"]["rows"].as_array().expect("rows");
+    let row = rows.iter().find(|row| row["key"] == "minor_faults")?;
+    Some((row["values"][0].as_f64()?, row["values"][1].as_f64()?))
+}
+
+/// What is counted is the program, not what prepares it or loads it.
+#[test]
+fn issue_34_6_counters_of_both_sides_and_a_latency_beside_the_throughput() {
+    need!("python3");
+    let dir = tempfile::tempdir().unwrap();
+    let touch = "x = bytearray(64 << 20)\nfor i in range(0, len(x), 4096): x[i] = 1\n";
+    let small = ["-c", "pass"];
+    let program = json(
+        &[
+            &["--counters", "--pairs", "6", "--prepare", &format!("python3 -c '{touch}'"), "--", "python3"],
+            &small[..],
+        ]
+        .concat(),
+    );
+    assert_eq!(program["counters"]["per"], "run");
+    let (bare, lifted) = faults_of(&program).expect("the kernel counts page faults");
+    let of_run = program["sides"][0]["runs"][0]["minor_faults"].as_f64().unwrap();
+    // The program alone: its own account has nearly as many. The 16,384 of --prepare are not in it.
+    assert!(bare > 100.0 && bare < 2.0 * of_run && lifted > 100.0, "{bare} {lifted} {of_run}");
+
+    let (server, load) = server(dir.path());
+    let load = format!("{load} && echo p99: 2.5 ms && python3 -c '{}'", touch.replace('\n', "\n"));
+    let socket = dir.path().join("socket").display().to_string();
+    let words = ["--server", &server, "--ready", &socket, "--load", &load, "--metric", r"rate: ([0-9.]+)"];
+    let more = ["--higher-is-better", "--latency", r"p99: ([0-9.]+)", "--counters", "--pairs", "6"];
+    let result = json(&[&words[..], &more[..]].concat());
+    let (bare, _) = faults_of(&result).expect("the kernel counts page faults");
+    assert!(bare < 16_000.0, "{bare} page faults: those of the load");
+    assert_eq!(result["has_latency"], true);
+    let figures: Vec<&Value> =
+        result["variants"][0]["ratios"].as_array().unwrap().iter().map(|ratio| &ratio["figure"]).collect();
+    assert_eq!(figures, ["metric", "server-cpu", "latency"]);
+    assert_eq!(result["sides"][1]["runs"][0]["latency"], 2.5);
+    assert_none_left(&dir.path().display().to_string());
+    // Without the option there is none.
+    assert!(json(&["--pairs", "6", "--", "true"])["counters"].is_null());
+}
+
 #[test]
 fn a_server_that_ignores_sigterm_is_killed() {
     need!("python3");

@@ -75,6 +75,21 @@ fn refused(outcome: &Outcome, words: &[&str]) {
 }
 
 #[test]
+fn issue_34_6_counters_of_a_process_that_runs() {
+    let (_, held) = busy();
+    let result = json(held.pid(), &["--pairs", "6", "--metric", CLOCK, "--counters"]);
+    assert_eq!(
+        (&result["counters"]["per"], &result["counters"]["names"][0]),
+        (&"second".into(), &"bare".into())
+    );
+    let rows = result["counters"]["rows"].as_array().expect("rows");
+    let switches = rows.iter().find(|row| row["key"] == "context_switches").expect("the kernel counts them");
+    assert!(switches["values"].as_array().expect("values").iter().all(Value::is_number), "{switches}");
+    let outcome = compare(held.pid(), &["--pairs", "6", "--metric", CLOCK, "--counters"]);
+    assert!(outcome.stdout.contains("\nof one second "), "{}", outcome.stdout);
+}
+
+#[test]
 fn a_clock_runs_alike_in_both_states_and_the_process_is_left_as_it_was() {
     let (program, held) = busy();
     let before = files(held.pid());

@@ -346,6 +346,58 @@ fn given_counts_are_called_given() {
     }
 }
 
+/// The counters that the MySQL article gives, before and after.
+#[test]
+fn issue_34_6_counts_of_two_files_stand_side_by_side() {
+    let [before, after] = ["before", "after"].map(|which| fixture(&format!("mysql-published-{which}.json")));
+    let words = [OsStr::new("--counters"), before.as_os_str(), OsStr::new("--against"), after.as_os_str()];
+    let outcome = stat(words).bare();
+    assert_eq!((outcome.end, outcome.stderr.as_str()), (End::Code(0), ""), "{outcome:?}");
+    let line = |begins: &str| {
+        let found = outcome.stdout.lines().find(|line| line.starts_with(begins));
+        found
+            .unwrap_or_else(|| panic!("no '{begins}' in {}", outcome.stdout))
+            .split_whitespace()
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(line("ITLB_MISSES.WALK_ACTIVE")[9..], ["0.129", "7.7", "times", "fewer"]);
+    assert_eq!(line("iTLB walks, share of cycles")[5..10], ["4.3", "%", "0.6", "%", "0.129"]);
+    let json = stat(words).args(["--json"]).bare();
+    let result: Value = serde_json::from_str(&json.stdout).expect("JSON");
+    fits("stat-against", &result);
+    assert_eq!(result["names"], serde_json::json!(["mysql-published-before", "mysql-published-after"]));
+
+    let alone = stat([OsStr::new("--against"), after.as_os_str()]).bare();
+    assert!(alone.end != End::Code(0) && alone.stderr.contains("--counters"), "{alone:?}");
+    let gone =
+        stat([OsStr::new("--counters"), before.as_os_str(), OsStr::new("--against"), OsStr::new("/no/such")]);
+    assert!(refusal(&gone.bare()).starts_with("cannot read /no/such: "));
+}
+
+/// `ITLB_MISSES.WALK_DURATION` is what the article calls it. Its CPU, a Skylake, has another name for the same code.
+#[test]
+fn issue_34_6_an_articles_own_names_are_understood_on_its_cpu() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("counts");
+    let counts = |cpu: &str, counters: &str| {
+        std::fs::write(&file, format!("{{\"note\": \"n\", \"cpu\": {cpu}, \"counters\": {{{counters}}}}}"))
+            .expect("a file");
+        stat([OsStr::new("--counters"), file.as_os_str()]).bare()
+    };
+    let skylake = r#"{"vendor": "GenuineIntel", "family": 6, "model": 85, "stepping": 4}"#;
+    let zen = r#"{"vendor": "AuthenticAMD", "family": 25, "model": 17, "stepping": 0}"#;
+    let out = counts(skylake, r#""ITLB_MISSES.WALK_DURATION": 7000, "cycles": 100000"#);
+    assert_eq!(out.end, End::Code(0), "{out:?}");
+    assert!(out.stdout.contains("7 000  ITLB_MISSES.WALK_PENDING"), "{out:?}");
+    // perf's own names, and its miss rate, on any CPU.
+    for cpu in [skylake, zen] {
+        let out = counts(cpu, r#""iTLB-loads": 2000, "iTLB-load-misses": 500, "instructions": 1000000"#);
+        assert!(out.end == End::Code(0) && out.stdout.contains("iTLB misses  25.0 %"), "{out:?}");
+    }
+    let out = counts(zen, r#""ITLB_MISSES.WALK_DURATION": 7000"#);
+    assert!(refusal(&out).contains("AMD Zen 4 has no event 'ITLB_MISSES.WALK_DURATION'"), "{out:?}");
+}
+
 #[test]
 fn files_that_hold_no_counts() {
     let dir = tempfile::tempdir().expect("a directory");

@@ -22,6 +22,9 @@ pub struct Setting {
     pub bare_4k: bool,
     /// Whether transactions were counted, so that [`Figure::ServerCpu`] is per transaction.
     pub counts_transactions: bool,
+    /// Whether a second number of the load's output is compared, as a latency.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub has_latency: bool,
     /// How a running process was lifted and restored; none for programs that are started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub live: Option<Live>,
@@ -31,6 +34,7 @@ pub struct Setting {
 pub fn figures(setting: &Setting) -> &'static [Figure] {
     match (&setting.live, &setting.load) {
         (Some(live), _) => live.metric.figures(),
+        (None, Some(_)) if setting.has_latency => &[Figure::Metric, Figure::ServerCpu, Figure::Latency],
         (None, Some(_)) => &[Figure::Metric, Figure::ServerCpu],
         (None, None) => &[Figure::Wall, Figure::Cpu],
     }

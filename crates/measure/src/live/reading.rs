@@ -199,21 +199,15 @@ pub fn run(
         );
     }
     Ok(Run {
-        pair: 0,
-        position: 0,
         wall,
-        user: 0.0,
-        system: 0.0,
-        helper: 0.0,
         minor_faults: done.minor_faults,
         major_faults: done.major_faults,
-        status: 0,
-        peak_bytes: None,
         memory,
         metric: growth.map(|growth| growth / wall).or(gauge),
         server_cpu: growth.map(|growth| cpu / growth),
         cpu_per_second: Some(cpu / wall),
         wall_error: Some((first.took + last.took).as_secs_f64() / 2.0),
+        ..Run::default()
     })
 }
 

@@ -126,6 +126,7 @@ fn finding(metric: Metric, bare_huge: u64, lifted_huge: &[u64; 8]) -> Finding {
         higher_is_better,
         bare_4k: false,
         counts_transactions: true,
+        has_latency: false,
         live: Some(live),
     };
     Comparison::new(setting, Reached::Time, sides).variants[0].finding

@@ -23,8 +23,10 @@ const VMSTAT: [(&str, &str); 4] = [
 ];
 
 /// Counts of the kernel for some threads and for what these start.
+#[derive(Debug)]
 pub struct KernelCounts {
-    process: Process,
+    /// The one that page faults are read from without perf_event_open(2).
+    process: Option<Process>,
     counters: Option<Counters>,
     /// The value of [`faults`] at the beginning.
     faults: Option<[u64; 2]>,
@@ -38,7 +40,7 @@ impl KernelCounts {
     ///
     /// # Errors
     /// [`PerfError::Vanished`] and [`PerfError::Files`] only.
-    pub fn open(process: Process, threads: &[i32], start: Start) -> Result<KernelCounts, PerfError> {
+    pub fn open(process: Option<Process>, threads: &[i32], start: Start) -> Result<KernelCounts, PerfError> {
         let mut notes = Vec::new();
         let mut codes =
             vec![vec![Code::MINOR_FAULTS], vec![Code::MAJOR_FAULTS], vec![Code::CONTEXT_SWITCHES]];
@@ -53,16 +55,19 @@ impl KernelCounts {
             Ok(counters) => Some(counters),
             Err(error @ (PerfError::Vanished | PerfError::Files { .. })) => return Err(error),
             Err(error) => {
-                notes.push(format!(
-                    "page faults are read from /proc/PID/stat and context switches are not counted: {error}"
-                ));
+                notes.push(match process {
+                    Some(_) => format!(
+                        "page faults are read from /proc/PID/stat and context switches are not counted: {error}"
+                    ),
+                    None => format!("page faults and context switches are not counted: {error}"),
+                });
                 None
             }
         };
         if counters.as_ref().is_some_and(|c| c.user_only) {
             notes.push("page faults of system calls are not counted (kernel.perf_event_paranoid)".into());
         }
-        let faults = faults(process);
+        let faults = process.and_then(faults);
         Ok(KernelCounts { process, counters, faults, vmstat: vmstat(), notes })
     }
 
@@ -90,7 +95,7 @@ impl KernelCounts {
         ];
         let values: Vec<Option<u64>> = match &self.counters {
             Some(counters) => counters.read().iter().map(|g| Some((*g.first()?)?.value)).collect(),
-            None => match (self.faults, faults(self.process)) {
+            None => match (self.faults, self.process.and_then(faults)) {
                 (Some(before), Some(now)) => {
                     before.iter().zip(now).map(|(before, now)| Some(now.saturating_sub(*before))).collect()
                 }

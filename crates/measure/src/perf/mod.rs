@@ -8,6 +8,7 @@
 //! | [`kernel_counts`] | what the kernel counts with or without a PMU |
 //! | `tracepoint` | the numbers of tracepoints |
 //! | `walks` | the share of cycles that a few processes spend in page walks |
+//! | [`watch`] | both, of one program |
 //! | [`workload`] | a program that is started to be counted, and waiting for its end |
 
 pub mod counters;
@@ -15,4 +16,5 @@ pub mod hardware;
 pub mod kernel_counts;
 pub(crate) mod tracepoint;
 pub(crate) mod walks;
+pub mod watch;
 pub mod workload;

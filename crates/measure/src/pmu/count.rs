@@ -59,17 +59,22 @@ pub struct Sample<'a> {
     pub groups: Vec<Vec<Option<Count>>>,
 }
 
+/// Returns what was added to the counts of groups since they were `before`.
+pub(crate) fn since(now: &[Vec<Option<Count>>], before: &[Vec<Option<Count>>]) -> Vec<Vec<Option<Count>>> {
+    let known = |group: usize, event: usize| before.get(group)?.get(event).copied().flatten();
+    let of_group = |(group, counts): (usize, &Vec<Option<Count>>)| {
+        let of_event = |(event, count): (usize, &Option<Count>)| {
+            count.map(|count| count.since(known(group, event).unwrap_or_default()))
+        };
+        counts.iter().enumerate().map(of_event).collect()
+    };
+    now.iter().enumerate().map(of_group).collect()
+}
+
 impl Sample<'_> {
     /// Returns what was added since the counts were `before`.
     pub fn since(&self, before: &[Vec<Option<Count>>]) -> Self {
-        let known = |group: usize, event: usize| before.get(group)?.get(event).copied().flatten();
-        let groups = self.groups.iter().enumerate().map(|(g, counts)| {
-            let since = |(e, count): (usize, &Option<Count>)| {
-                count.map(|count| count.since(known(g, e).unwrap_or_default()))
-            };
-            counts.iter().enumerate().map(since).collect()
-        });
-        Sample { model: self.model, groups: groups.collect() }
+        Sample { model: self.model, groups: since(&self.groups, before) }
     }
 
     /// Returns the count of an event, with its group: the first group that has counted it.

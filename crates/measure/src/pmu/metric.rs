@@ -22,8 +22,11 @@ use serde::Serialize;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Unit {
-    /// A share, from 0 to 1.
+    /// A share of the cycles, from 0 to 1.
     Share,
+    /// A share of lookups: of a TLB, or of the walkers' loads. Of a TLB perf(1) counts those of the second level only, so that the
+    /// share may be above 1.
+    ShareOfLookups,
     /// Per thousand instructions.
     PerThousandInstructions,
     /// Core cycles.
@@ -205,6 +208,14 @@ impl Figures<'_> {
         } else {
             &[FetchFirstLevelMisses]
         };
+        let hits_a_walk = sample.per(FetchSecondLevelHits, FetchWalks);
+        self.rate(
+            "itlb_second_level_misses",
+            "first-level iTLB misses that walk",
+            hits_a_walk.map(|hits| 1.0 / (1.0 + hits)),
+            Unit::ShareOfLookups,
+            "iTLB walks / (second-level hits + iTLB walks)",
+        );
         self.rate(
             "itlb_walks_per_1000",
             "iTLB walks",

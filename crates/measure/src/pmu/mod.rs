@@ -15,10 +15,12 @@
 //! numerator and denominator cover the same time.
 
 pub mod count;
+pub mod counts;
 pub mod cpu;
 pub mod given;
 pub mod metric;
 pub mod report;
+pub mod side_by_side;
 pub mod tables;
 
 pub use count::{Count, Sample};

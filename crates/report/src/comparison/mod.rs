@@ -2,6 +2,7 @@
 //! A [`Comparison`] as text: a table of the sides, the ratios, and a verdict on each variant.
 
 use crate::paint::paint;
+use crate::side_by_side;
 use hugelift_core::addr::human_bytes;
 use hugelift_core::printable::{printable, printable_lines, quoted};
 use hugelift_core::table::{LEFT, RIGHT, Table};
@@ -30,6 +31,9 @@ pub fn text(comparison: &Comparison, colour: bool) -> String {
         table(&mut out, comparison);
         ratios(&mut out, comparison);
         out.push('\n');
+        if let Some(counters) = &comparison.counters {
+            let _ = writeln!(out, "{}", side_by_side::table_text(counters));
+        }
     }
     for line in remarks(comparison) {
         out += &line;
@@ -210,7 +214,12 @@ fn columns(setting: &Setting) -> Vec<Column> {
             let figures = live.metric.figures().iter().map(|&figure| of(figure.words(), figure));
             figures.chain([minor, major]).collect()
         }
-        (None, Some(_)) => vec![of("metric", Figure::Metric), of("server CPU", Figure::ServerCpu), peak],
+        (None, Some(_)) => {
+            let mut columns = vec![of("metric", Figure::Metric), of("server CPU", Figure::ServerCpu)];
+            columns.extend(setting.has_latency.then(|| of("latency", Figure::Latency)));
+            columns.push(peak);
+            columns
+        }
         (None, None) => vec![
             of("wall", Figure::Wall),
             time("user", |run| run.user),

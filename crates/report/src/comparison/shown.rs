@@ -25,8 +25,8 @@ pub(crate) fn seconds(value: f64) -> String {
 /// Returns a figure's value with its unit; what the user counts or measures has none.
 pub(crate) fn value(figure: Figure, value: f64) -> String {
     match figure {
-        Figure::Metric | Figure::Rate if value.abs() >= 1000.0 => format!("{value:.0}"),
-        Figure::Metric | Figure::Rate => format!("{value:.3}"),
+        Figure::Metric | Figure::Latency | Figure::Rate if value.abs() >= 1000.0 => format!("{value:.0}"),
+        Figure::Metric | Figure::Latency | Figure::Rate => format!("{value:.3}"),
         _ => seconds(value),
     }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The processes that are compared with themselves: lifted and restored together. One process is a batch of one.
 
+use super::counted::Counted;
 use super::member::Member;
 use super::members::Members;
 use super::options::Options;
@@ -41,6 +42,8 @@ pub struct Batch<'a> {
     pub not_lifted: Vec<String>,
     /// How many there were.
     pub processes: Processes,
+    /// What is counted of them, if that was asked for.
+    pub counted: Counted,
     options: &'a Options,
     all: BTreeMap<Identity, Member>,
     counts_work: bool,
@@ -75,12 +78,13 @@ impl Batch<'_> {
             switching: Switching::default(),
             not_lifted: Vec::new(),
             processes: Processes::default(),
+            counted: Counted::default(),
             options,
             all: BTreeMap::new(),
             counts_work: false,
         };
-        batch.list()?;
         raise_file_limit();
+        batch.list()?;
         Ok(batch)
     }
 
@@ -90,6 +94,7 @@ impl Batch<'_> {
         let before = self.all.len();
         self.all.retain(|identity, member| now.contains(identity) && !member.is_gone());
         self.processes.ended += (before - self.all.len()) as u64;
+        self.counted.keep(|identity| self.all.contains_key(identity));
         let mut come = Vec::new();
         for identity in now {
             if self.all.contains_key(&identity) {
@@ -102,6 +107,9 @@ impl Batch<'_> {
             }
             if self.counts_work {
                 member.counter = Some(WorkCounter::open(identity.0));
+            }
+            if self.options.counters {
+                self.counted.begin(identity);
             }
             self.all.insert(identity, member);
             come.push(identity);

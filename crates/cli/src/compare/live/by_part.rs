@@ -48,7 +48,7 @@ pub fn measure(members: Members, options: &Options, by: By) -> Result<Measured<P
         left_out.extend(memory(batch.first.0).filter(|_| options.memory.is_empty()));
         pairs(batch, options, measure, units, left_out)
     };
-    conduct(members, options, work, |setting, reached, figures| {
+    conduct(members, options, work, |setting, _, reached, figures| {
         let Figures { units, left_out, pairs } = figures;
         PartsComparison::new(setting, by, reached, units, left_out, pairs)
     })

@@ -3,6 +3,7 @@
 //! were found.
 
 use super::batch::{Batch, LeftAs};
+use super::counted::between;
 use super::measure_of_work::MeasureOfWork;
 use super::members::Members;
 use super::options::Options;
@@ -14,6 +15,7 @@ use hugelift_core::printable::text_to_parse;
 use hugelift_linux::proc::procfs::Process;
 use hugelift_measure::comparison::{Run, Setting};
 use hugelift_measure::live::{Live, Metric, NoWork, run as figures_of};
+use hugelift_measure::pmu::counts::About;
 use hugelift_measure::stopping::Reached;
 use hugelift_measure::{host, interrupt};
 use std::time::{Duration, Instant};
@@ -46,7 +48,7 @@ pub(super) fn conduct<T, R>(
     members: Members,
     options: &Options,
     work: impl FnOnce(&mut Batch, &MeasureOfWork) -> Result<Done<T>>,
-    conclude: impl FnOnce(Setting, Reached, T) -> R,
+    conclude: impl FnOnce(Setting, Option<About>, Reached, T) -> R,
 ) -> Result<Measured<R>> {
     interrupt::prepare()?;
     let mut batch = Batch::open(members, options)?;
@@ -80,7 +82,8 @@ pub(super) fn conduct<T, R>(
     });
     let said = (!said.is_empty()).then(|| said.join("; "));
     let setting = setting(&batch, name, options, measure.metric, command, left);
-    Ok(Measured { comparison: conclude(setting, done.reached, done.result), said, exit })
+    let about = options.counters.then(|| batch.counted.about());
+    Ok(Measured { comparison: conclude(setting, about, done.reached, done.result), said, exit })
 }
 
 /// Says of a process that has ended that there is no pair yet.
@@ -120,13 +123,15 @@ fn period_with_work(batch: &mut Batch, options: &Options, measure: &MeasureOfWor
 fn one_period(batch: &mut Batch, options: &Options, measure: &MeasureOfWork) -> Result<Run> {
     let metric = &measure.metric;
     let first = measure.read(batch)?;
+    let before = batch.counted.now();
     wait(first.end_of_period(options.period))?;
+    let counts = options.counters.then(|| Box::new(between(&before, &batch.counted.now())));
     let last = measure.read(batch)?;
     let gauge = metric.gauge().map(|command| command.number()).transpose()?;
     let memory = batch.memory();
     ensure!(!batch.has_ended(), Ended);
     batch.do_the_work(&first, &last)?;
-    figures_of(metric, &first, &last, gauge, memory)
+    Ok(Run { counts, ..figures_of(metric, &first, &last, gauge, memory)? })
 }
 
 /// Waits until a moment, or until ctrl-C.
@@ -176,6 +181,7 @@ fn setting(
         higher_is_better: options.higher_is_better,
         bare_4k: false,
         counts_transactions: metric.counts(),
+        has_latency: false,
         live: Some(live),
     }
 }

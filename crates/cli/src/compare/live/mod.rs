@@ -5,6 +5,7 @@
 mod batch;
 mod by_part;
 mod conduct;
+mod counted;
 mod measure_of_work;
 mod member;
 mod members;
@@ -24,6 +25,7 @@ use batch::Batch;
 use conduct::{Done, conduct, period_as_it_is, too_little};
 use hugelift_measure::comparison::{self, Comparison, Memory, Run, Side};
 use hugelift_measure::live::State;
+use hugelift_measure::pmu::side_by_side::Per;
 use hugelift_measure::rounds;
 use hugelift_measure::stats::Estimate;
 use hugelift_measure::stopping::Reached;
@@ -38,7 +40,7 @@ use std::time::Instant;
 /// One line: what has ended the experiment before the first pair was complete, and how the process is left.
 pub fn measure(members: Members, options: &Options) -> Result<Measured> {
     let work = |batch: &mut Batch, measure: &MeasureOfWork| periods(&RefCell::new(batch), options, measure);
-    conduct(members, options, work, |setting, reached, results| {
+    conduct(members, options, work, |setting, about, reached, results| {
         let sides = options.sides().into_iter().zip(results).map(|(state, runs)| Side {
             name: state.name().into(),
             options: (state == State::Lifted).then(|| options.words.clone()),
@@ -48,7 +50,10 @@ pub fn measure(members: Members, options: &Options) -> Result<Measured> {
             why_not: None,
             runs,
         });
-        Comparison::new(setting, reached, sides.collect())
+        let mut comparison = Comparison::new(setting, reached, sides.collect());
+        comparison.counters =
+            about.and_then(|about| comparison::side_by_side(&about, &comparison.sides, Per::Second));
+        comparison
     })
 }
 

@@ -30,7 +30,7 @@ const SHORT: Duration = Duration::from_millis(50);
 const OTHERS: [&str; 2] = ["server", "command"];
 
 /// What says how programs are started, or puts a load on them.
-const OF_STARTS: [&str; 13] = [
+const OF_STARTS: [&str; 14] = [
     "variant",
     "figure",
     "prepare",
@@ -44,6 +44,7 @@ const OF_STARTS: [&str; 13] = [
     "ready",
     "load",
     "count",
+    "latency",
 ];
 
 /// Options to compare processes that run with themselves.
@@ -190,6 +191,8 @@ pub struct Options {
     pub seed: u64,
     /// How the process is left if nothing fails; `None`: as it was found.
     pub leave: Option<State>,
+    /// Whether events are counted.
+    pub counters: bool,
     /// When there are enough pairs.
     pub rule: Rule,
     /// The options that say how it is lifted, as on a command line of `hugelift attach`.
@@ -253,6 +256,7 @@ impl Options {
             settle: live.settle.unwrap_or(if same_copy { SETTLE / 10 } else { SETTLE }),
             seed: live.seed.unwrap_or_else(|| fastrand::u64(..=u64::from(u32::MAX))),
             leave: live.leave.map(State::from),
+            counters: false,
             rule: enough.rule_or(USUAL),
             words: words(live),
         })

@@ -8,8 +8,9 @@
 
 use super::model::{Cpus, Event, Formulas, Model, Role};
 use Role::{
-    Cycles, EptWalksPending, FetchWalkCycles, FetchWalks, FetchWalksPending, Instructions, LoadWalkCycles,
-    LoadWalks, LoadWalksPending, StoreWalkCycles, StoreWalks, StoreWalksPending, TagStalls,
+    Cycles, EptWalksPending, FetchSecondLevelHits, FetchWalkCycles, FetchWalks, FetchWalksPending,
+    Instructions, LoadWalkCycles, LoadWalks, LoadWalksPending, StoreWalkCycles, StoreWalks,
+    StoreWalksPending, TagStalls,
 };
 
 const fn event(role: Role, name: &'static str, code: u64, umask: u64, cmask: u64) -> Event {
@@ -53,10 +54,24 @@ const fn walk_pending([fetch, load, store]: [u64; 3]) -> [Event; 4] {
     ]
 }
 
+/// What the second level of the TLB has for instruction fetches, and what it has not.
+const fn fetches(code: u64, hits: u64) -> [Event; 4] {
+    [
+        CYCLES,
+        INSTRUCTIONS,
+        event(FetchWalks, "ITLB_MISSES.WALK_COMPLETED", code, 0x0e, 0),
+        event(FetchSecondLevelHits, "ITLB_MISSES.STLB_HIT", code, hits, 0),
+    ]
+}
+
 const ACTIVE_OLD: &[Event] = &walk_active(OLD);
 const ACTIVE_NEW: &[Event] = &walk_active(NEW);
 const COMPLETED_OLD: &[Event] = &walk_completed(OLD);
 const COMPLETED_NEW: &[Event] = &walk_completed(NEW);
+/// Up to Broadwell the unit mask has a bit for each page size.
+const FETCHES_HASWELL: &[Event] = &fetches(0x85, 0x60);
+const FETCHES_OLD: &[Event] = &fetches(0x85, 0x20);
+const FETCHES_NEW: &[Event] = &fetches(0x11, 0x20);
 const PENDING_OLD: &[Event] = &walk_pending(OLD);
 const PENDING_NEW: &[Event] = &walk_pending(NEW);
 
@@ -93,9 +108,9 @@ const STALLS_SKYLAKE: &[Event] = &[
 const STALLS_ICELAKE: &[Event] = &[CYCLES, event(TagStalls, "ICACHE_64B.IFTAG_STALL", 0x83, 0x04, 0)];
 const STALLS_GOLDEN_COVE: &[Event] = &[CYCLES, event(TagStalls, "ICACHE_TAG.STALLS", 0x83, 0x04, 0)];
 
-const SKYLAKE: &[&[Event]] = &[ACTIVE_OLD, COMPLETED_OLD, PENDING_OLD, STALLS_SKYLAKE];
-const ICELAKE: &[&[Event]] = &[ACTIVE_OLD, COMPLETED_OLD, PENDING_OLD, STALLS_ICELAKE];
-const GOLDEN_COVE: &[&[Event]] = &[ACTIVE_NEW, COMPLETED_NEW, PENDING_NEW, STALLS_GOLDEN_COVE];
+const SKYLAKE: &[&[Event]] = &[ACTIVE_OLD, COMPLETED_OLD, PENDING_OLD, STALLS_SKYLAKE, FETCHES_OLD];
+const ICELAKE: &[&[Event]] = &[ACTIVE_OLD, COMPLETED_OLD, PENDING_OLD, STALLS_ICELAKE, FETCHES_OLD];
+const GOLDEN_COVE: &[&[Event]] = &[ACTIVE_NEW, COMPLETED_NEW, PENDING_NEW, STALLS_GOLDEN_COVE, FETCHES_NEW];
 
 const ANY: std::ops::RangeInclusive<u32> = 0..=u32::MAX;
 
@@ -123,7 +138,7 @@ pub(super) const MODELS: &[Model] = &[
         "Linux pmu-events, haswell and haswellx",
         [(0x3c..=0x3c, ANY), (0x3f..=0x3f, ANY), (0x45..=0x46, ANY)],
         ["cpu"],
-        &[DURATION_HASWELL, COMPLETED_OLD],
+        &[DURATION_HASWELL, COMPLETED_OLD, FETCHES_HASWELL],
         None,
         None
     ),
@@ -132,7 +147,7 @@ pub(super) const MODELS: &[Model] = &[
         "Linux pmu-events, broadwell",
         [(0x3d..=0x3d, ANY), (0x47..=0x47, ANY)],
         ["cpu"],
-        &[ACTIVE_BROADWELL, COMPLETED_OLD],
+        &[ACTIVE_BROADWELL, COMPLETED_OLD, FETCHES_HASWELL],
         None,
         None
     ),
@@ -141,7 +156,7 @@ pub(super) const MODELS: &[Model] = &[
         "Linux pmu-events, broadwellx and broadwellde",
         [(0x4f..=0x4f, ANY), (0x56..=0x56, ANY)],
         ["cpu"],
-        &[ACTIVE_BROADWELL, COMPLETED_OLD, DURATION_BROADWELL],
+        &[ACTIVE_BROADWELL, COMPLETED_OLD, DURATION_BROADWELL, FETCHES_HASWELL],
         Some((2.0, 7.0)),
         None
     ),
@@ -193,7 +208,7 @@ pub(super) const MODELS: &[Model] = &[
         "Linux pmu-events, emeraldrapids",
         [(0xcf..=0xcf, ANY)],
         ["cpu"],
-        &[ACTIVE_NEW, COMPLETED_NEW],
+        &[ACTIVE_NEW, COMPLETED_NEW, FETCHES_NEW],
         None,
         None
     ),
@@ -212,7 +227,7 @@ pub(super) const MODELS: &[Model] = &[
         "Intel perfmon, GNR graniterapids_core",
         [(0xad..=0xae, ANY)],
         ["cpu"],
-        &[ACTIVE_NEW, COMPLETED_NEW],
+        &[ACTIVE_NEW, COMPLETED_NEW, FETCHES_NEW],
         None,
         None
     ),
