@@ -13,11 +13,12 @@ use hugelift_lab::cow::Options;
 /// hugetlb takes pages of the pool; as root hugelift enlarges the pool for the experiment.
 #[derive(Args, Debug)]
 pub struct CowArgs {
-    /// Memory of the parent, in huge pages, as in 1,64,512 [default: 1 to 4096; with --quick 1, 4, 16]
+    /// Memory of the parent, in huge pages, as in 1,64,512 [default: 1 to 4096, for whole processes 1, 64, 128, 256 and
+    /// 512; with --quick 1, 4, 16, for whole processes 1 and 32]
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     huge_pages: Vec<u64>,
 
-    /// Forks for each size of up to 64 huge pages [default: 30; with --quick 10]
+    /// Forks, and whole processes of each kind, for each size of up to 64 huge pages; six for more, one above 512 [default: 30; with --quick 10]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
     rounds: Option<u64>,
 
@@ -48,13 +49,14 @@ impl CowArgs {
             options.huge_pages.clone_from(&self.huge_pages);
             options.huge_pages.sort_unstable();
             options.huge_pages.dedup();
+            options.whole.clone_from(&options.huge_pages);
         }
         options.rounds = self.rounds.unwrap_or(options.rounds);
         if !self.only.contains(&Part::Writes) {
             options.huge_pages.clear();
         }
         if !self.only.contains(&Part::Processes) {
-            options.whole = None;
+            options.whole.clear();
         }
         if !self.only.contains(&Part::Redis) {
             options.redis = None;

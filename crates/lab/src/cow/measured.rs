@@ -5,17 +5,14 @@ use super::case::Case;
 use super::redis::Served;
 use super::whole::Whole;
 use super::write::Forked;
-use crate::memory::Pages;
 
 /// The measurements.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Measured {
     /// The forks of each case. The forks of one size and pattern with the same index are of one round.
     pub cases: Vec<(Case, Vec<Forked>)>,
-    /// Whole processes, by kind of pages, then by round.
-    pub whole: Vec<(Pages, Vec<Whole>)>,
-    /// The memory of a whole process in huge pages.
-    pub whole_pages: u64,
+    /// Whole processes of each case, by round. Those of one size with the same index are of one round.
+    pub whole: Vec<(Case, Vec<Whole>)>,
     /// redis while it saves its data.
     pub served: Served,
     /// What was left out, and why.

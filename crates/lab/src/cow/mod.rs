@@ -13,6 +13,7 @@ mod case;
 mod fork;
 mod measured;
 mod outcome;
+mod processes;
 mod ratios;
 mod redis;
 mod whole;
@@ -29,7 +30,7 @@ use hugelift_core::addr::{PageSize, human_bytes};
 use hugelift_linux::machine::{memory_left_here, probe, thp_page};
 use measured::Measured;
 use ratios::FEWEST;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use write::Forked;
 
 /// The experiment, for `hugelift lab all`.
@@ -46,8 +47,8 @@ pub struct Options {
     pub huge_pages: Vec<u64>,
     /// How often each case of up to `OFTEN` huge pages is repeated.
     pub rounds: u64,
-    /// The memory of whole processes in huge pages; `None` if they are not measured.
-    pub whole: Option<u64>,
+    /// The memory of whole processes in huge pages; empty if they are not measured.
+    pub whole: Vec<u64>,
     /// How redis is measured; `None` if it is not.
     pub redis: Option<redis::Options>,
 }
@@ -67,12 +68,24 @@ impl Options {
     pub fn usual(quick: bool) -> Options {
         if quick {
             let redis = Some(redis::Options::QUICK);
-            Options { huge_pages: vec![16, 1, 4], rounds: 10, whole: Some(32), redis }
+            Options { huge_pages: vec![16, 1, 4], rounds: 10, whole: vec![1, 32], redis }
         } else {
             let huge_pages = (0..=6).map(|i| 1 << (2 * i)).collect();
             let redis = Some(redis::Options::THOROUGH);
-            Options { huge_pages, rounds: 30, whole: Some(64), redis }
+            Options { huge_pages, rounds: 30, whole: vec![1, 64, 128, 256, 512], redis }
         }
+    }
+
+    /// Returns the shares of the time for the forks, and for the whole processes after them. The rest is for redis.
+    fn shares(&self) -> (f64, f64) {
+        let parts = [
+            (!self.huge_pages.is_empty(), 0.45),
+            (!self.whole.is_empty(), 0.15),
+            (self.redis.is_some(), 0.4),
+        ];
+        let shares = parts.map(|(is_measured, share)| if is_measured { share } else { 0.0 });
+        let all: f64 = shares.iter().sum();
+        if all > 0.0 { (shares[0] / all, shares[1] / all) } else { (0.0, 0.0) }
     }
 
     fn rounds(&self, huge_pages: u64) -> u64 {
@@ -95,10 +108,6 @@ pub fn run(options: &Options, progress: &mut Progress) -> Result<Outcome> {
     Ok(outcome::outcome(&measured, progress.is_disturbed()))
 }
 
-/// The shares of the time that are kept for the forks, and for the whole processes after them.
-const FORKS: f64 = 0.45;
-const WHOLE: f64 = 0.15;
-
 /// Measures until `progress` stops it.
 fn measure(options: &Options, progress: &mut Progress) -> Result<Measured> {
     let mut measured = Measured::default();
@@ -107,8 +116,7 @@ fn measure(options: &Options, progress: &mut Progress) -> Result<Measured> {
     if hugetlb.is_none() {
         measured.note("hugetlb", format!("nothing on hugetlb pages: the kernel has no pool of {huge} pages"));
     }
-    let whole = if options.whole.is_some() { WHOLE } else { 0.0 };
-    let forks = if options.redis.is_some() { FORKS } else { 1.0 - whole };
+    let (forks, whole) = options.shares();
     // Leaves time for the rest on a busy machine too.
     let end = Instant::now() + progress.left().mul_f64(forks);
     let whole_end = end + progress.left().mul_f64(whole);
@@ -127,13 +135,7 @@ fn measure(options: &Options, progress: &mut Progress) -> Result<Measured> {
     }
     let kind = |pages: Pages| [Pages::Small, Pages::Thp].iter().position(|p| *p == pages).unwrap_or(2);
     measured.cases.sort_by_key(|(case, _)| (case.huge_pages, case.pattern, kind(case.pages)));
-    if let Some(huge_pages) = options.whole
-        && progress.go_on(forks, "whole processes")
-    {
-        let kinds = [Some(Pages::Small), Some(Pages::Thp), hugetlb].into_iter().flatten().collect();
-        let scope = Scope { huge_pages, kinds, rounds: options.rounds, end: whole_end };
-        measure_whole(&scope, progress, &mut measured)?;
-    }
+    processes::measure(options, hugetlb, (forks, whole_end), progress, &mut measured)?;
     if let Some(options) = options.redis {
         match redis::measure(options, forks + whole, progress, &mut measured.notes) {
             Ok(served) => measured.served = served,
@@ -286,55 +288,20 @@ fn forks(
     all
 }
 
-/// Measures whole processes.
-fn measure_whole(scope: &Scope, progress: &mut Progress, measured: &mut Measured) -> Result<()> {
-    /// How many rounds are one step.
-    const IN_STEP: u64 = 2;
-    let &Scope { huge_pages, ref kinds, rounds, end } = scope;
-    let huge = thp_page().unwrap_or(PageSize::MB2);
-    let cases: Vec<Case> =
-        kinds.iter().map(|&pages| Case { huge_pages, pages, pattern: Pattern::Every }).collect();
-    let cases = runnable(&cases, huge, measured);
-    let mut kinds: Vec<Pages> = cases.iter().map(|case| case.pages).collect();
-    let _pool = pool_for(&mut kinds, huge_pages, huge, measured);
-    measured.whole = kinds.iter().map(|&pages| (pages, vec![])).collect();
-    measured.whole_pages = huge_pages;
-    let mut done = 0;
-    while done < rounds && !kinds.is_empty() {
-        let mut longest = Duration::ZERO;
-        let (step, _) = progress.undisturbed(|progress| {
-            let mut all = Vec::new();
-            for _ in 0..IN_STEP.min(rounds - done) {
-                let began = Instant::now();
-                if progress.is_over() || began + longest >= end {
-                    break;
-                }
-                fastrand::shuffle(&mut kinds);
-                let once = |&pages: &Pages| Ok((pages, whole::once(pages, huge_pages, huge)?));
-                all.push(kinds.iter().map(once).collect::<Result<Vec<_>>>()?);
-                longest = longest.max(began.elapsed());
-            }
-            Ok(all)
-        })?;
-        if step.is_empty() {
-            if !progress.is_over() {
-                let why = "not all whole processes were measured: this machine is too busy or too slow";
-                measured.note("whole", why.into());
-            }
-            break;
-        }
-        done += step.len() as u64;
-        for (pages, whole) in step.into_iter().flatten() {
-            measured.whole.iter_mut().filter(|(p, _)| *p == pages).for_each(|(_, all)| all.push(whole));
-        }
-    }
-    measured.whole.retain(|(_, all)| !all.is_empty());
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_measured_alone_has_all_of_the_time() {
+        let usual = Options::usual(false);
+        let (forks, whole) = usual.shares();
+        assert!((forks - 0.45).abs() < 1e-9 && (whole - 0.15).abs() < 1e-9, "{forks} {whole}");
+        let processes = Options { huge_pages: vec![], redis: None, ..usual.clone() };
+        assert_eq!(processes.shares(), (0.0, 1.0));
+        let redis = Options { whole: vec![], huge_pages: vec![], ..usual };
+        assert_eq!(redis.shares(), (0.0, 0.0));
+    }
 
     #[test]
     fn small_sizes_have_enough_rounds_for_an_interval() {

@@ -19,7 +19,7 @@ pub const SOURCE_WHOLE: f64 = 0.93;
 pub struct Ratio {
     /// What took the time.
     pub of: String,
-    /// The subject of the claim about it.
+    /// The subject of the claim about it; empty if none is made.
     pub subject: &'static str,
     /// Memory in huge pages; `None` for redis.
     pub huge_pages: Option<u64>,
@@ -114,7 +114,7 @@ pub fn ratios(measured: &Measured) -> Vec<Ratio> {
 /// Returns hugetlb and small pages, hugetlb and THP, THP and small pages; `None` for what was not measured.
 fn pairs_of_kinds(measured: &Measured) -> [Option<(Pages, Pages)>; 3] {
     let cases = measured.cases.iter().map(|(case, _)| case.pages);
-    let mut kinds = cases.chain(measured.whole.iter().map(|(pages, _)| *pages));
+    let mut kinds = cases.chain(measured.whole.iter().map(|(case, _)| case.pages));
     let hugetlb = kinds.find(|pages| matches!(pages, Pages::Hugetlb(_)));
     let with_hugetlb = |other| hugetlb.map(|hugetlb| (hugetlb, other));
     [with_hugetlb(Pages::Small), with_hugetlb(Pages::Thp), Some((Pages::Thp, Pages::Small))]
@@ -143,23 +143,76 @@ fn of_forks(
     Some((size, pairs.collect()))
 }
 
+/// Compares whole processes of each size. What can be compared with other reports is said of one size, [`claimed`], dense.
 fn of_whole(measured: &Measured) -> Vec<Ratio> {
-    type OfWhole = (&'static str, &'static str, usize, fn(&Whole) -> f64, Option<f64>);
-    const ALL: [OfWhole; 3] = [
-        ("whole process, wall time", "cow.dense.whole-process", 0, |run| run.wall, Some(SOURCE_WHOLE)),
-        ("whole process, CPU time", "cow.dense.whole-process.cpu", 0, |run| run.cpu, None),
-        ("whole process, wall time", "cow.dense.whole-process.thp", 2, |run| run.wall, None),
-    ];
-    let kinds = pairs_of_kinds(measured);
-    let runs = |pages: Pages| measured.whole.iter().find(|(p, _)| *p == pages).map(|(_, runs)| runs);
-    let one = |(of, subject, kind, figure, source): OfWhole| {
-        let (second, first) = kinds[kind]?;
-        let pairs = runs(first)?.iter().zip(runs(second)?).map(|(a, b)| (figure(a), figure(b)));
-        let estimate = stats::ratio(&pairs.collect::<Vec<_>>()).ok()?;
-        let (huge_pages, names) = (Some(measured.whole_pages), (second.name(), first.name()));
-        Some(Ratio { of: of.into(), subject, huge_pages, names, estimate, margin: 1.25, source })
-    };
-    ALL.into_iter().filter_map(one).collect()
+    let mut sizes: Vec<u64> = measured.whole.iter().map(|(case, _)| case.huge_pages).collect();
+    sizes.dedup();
+    let claimed = claimed(&sizes);
+    let [hugetlb, _, thp] = pairs_of_kinds(measured);
+    let ratio =
+        |size, pattern, kinds: Option<(Pages, Pages)>, figure: fn(&Whole) -> f64, of: &str, subject| {
+            let (second, first) = kinds?;
+            let runs = |pages| {
+                let wanted = Case { huge_pages: size, pages, pattern };
+                measured.whole.iter().find(|(case, _)| *case == wanted).map(|(_, runs)| runs)
+            };
+            let pairs = runs(first)?.iter().zip(runs(second)?).map(|(a, b)| (figure(a), figure(b)));
+            let estimate = stats::ratio(&pairs.collect::<Vec<_>>()).ok()?;
+            let source = (pattern == Pattern::Every && kinds == hugetlb && of.ends_with("wall time"))
+                .then_some(SOURCE_WHOLE);
+            let (huge_pages, names, of) = (Some(size), (second.name(), first.name()), of.to_string());
+            Some(Ratio { of, subject, huge_pages, names, estimate, margin: 1.25, source })
+        };
+    let mut all = Vec::new();
+    for size in sizes {
+        let subject = |subject| if Some(size) == claimed { subject } else { "" };
+        let dense = Pattern::Every;
+        let wall = |run: &Whole| run.wall;
+        all.extend(ratio(
+            size,
+            dense,
+            hugetlb,
+            wall,
+            "whole process, wall time",
+            subject("cow.dense.whole-process"),
+        ));
+        all.extend(ratio(
+            size,
+            dense,
+            hugetlb,
+            Whole::cpu,
+            "whole process, CPU time",
+            subject("cow.dense.whole-process.cpu"),
+        ));
+        all.extend(ratio(
+            size,
+            dense,
+            thp,
+            wall,
+            "whole process, wall time",
+            subject("cow.dense.whole-process.thp"),
+        ));
+        all.extend(ratio(size, dense, hugetlb, Whole::after_fill, "whole process without its fill", ""));
+        for kinds in [hugetlb, thp] {
+            let sparse = Pattern::OnePerHuge;
+            all.extend(ratio(size, sparse, kinds, wall, "whole process, sparse, wall time", ""));
+            all.extend(ratio(
+                size,
+                sparse,
+                kinds,
+                Whole::after_fill,
+                "whole process, sparse, without its fill",
+                "",
+            ));
+        }
+    }
+    all
+}
+
+/// Returns the size of whole processes that claims are about: the largest of at most 64 huge pages, or else the smallest.
+fn claimed(sizes: &[u64]) -> Option<u64> {
+    let small = sizes.iter().copied().filter(|size| *size <= 64).max();
+    small.or_else(|| sizes.iter().copied().min())
 }
 
 /// Compares the saves of redis with huge pages to those without. The percentiles are those of each save: the

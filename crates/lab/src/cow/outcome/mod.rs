@@ -30,8 +30,8 @@ pub fn outcome(measured: &Measured, disturbed: bool) -> Outcome {
         let values = runs.iter().map(|run| run.fork_ns * NS).collect();
         outcome.samples.push(Sample { name, unit: Unit::Seconds, values });
     }
-    for (pages, runs) in &measured.whole {
-        let name = format!("whole process {} {}", measured.whole_pages, pages.name());
+    for (case, runs) in &measured.whole {
+        let name = format!("whole process {} {} {}", case.huge_pages, case.pages.name(), name(case.pattern));
         let values = runs.iter().map(|run| run.wall).collect();
         outcome.samples.push(Sample { name, unit: Unit::Seconds, values });
     }
@@ -136,11 +136,20 @@ mod tests {
 
     #[test]
     fn whole_processes_are_shown_beside_the_source() {
-        let one = |wall: f64| Whole { wall, cpu: wall / 2.0, phases: [wall / 2.0, 0.01, wall / 4.0] };
-        let whole = vec![(Pages::Small, vec![one(0.2); 6]), (HUGETLB, vec![one(0.1); 6])];
+        let one = |wall: f64| {
+            let phases = [wall / 2.0, 0.01, wall / 4.0];
+            Whole { wall, user: wall / 8.0, system: wall / 4.0, phases }
+        };
         let every = Pattern::Every;
+        let of = |pages, huge_pages, pattern| Case { huge_pages, pages, pattern };
+        let whole = vec![
+            (of(Pages::Small, 32, every), vec![one(0.2); 6]),
+            (of(HUGETLB, 32, every), vec![one(0.1); 6]),
+            (of(Pages::Small, 128, Pattern::OnePerHuge), vec![one(0.2); 6]),
+            (of(HUGETLB, 128, Pattern::OnePerHuge), vec![one(0.3); 6]),
+        ];
         let cases = vec![forked(Pages::Small, 16, every, 40_000), forked(HUGETLB, 16, every, 4_000)];
-        let measured = Measured { cases, whole, whole_pages: 32, ..Measured::default() };
+        let measured = Measured { cases, whole, ..Measured::default() };
         let outcome = outcome(&measured, false);
         let note = outcome.notes.iter().find(|note| note.contains("source")).expect("a note");
         assert!(note.contains("the writes alone take 0.10 [0.10, 0.10]"), "{note}");
@@ -150,9 +159,14 @@ mod tests {
         assert_eq!(claim(&outcome, "cow.dense.whole-process"), Some((&word("faster"), true)));
         assert_eq!(claim(&outcome, "cow.dense.writes-alone"), Some((&word("faster"), true)));
         let has = |key: &str| outcome.tables.iter().find(|t| t.columns.iter().any(|c| c.key == key));
-        assert_eq!(has("whole_cpu_s").map(|table| table.rows.len()), Some(2));
+        assert_eq!(has("whole_deviation_s").map(|table| table.rows.len()), Some(4));
         let rows = &has("source_ratio").expect("a table").rows;
         assert!(rows.iter().any(|row| row.last() == Some(&Cell::Number(0.93))), "{rows:?}");
+        let sparse =
+            rows.iter().find(|row| row[0] == Cell::from("whole process, sparse, wall time".to_string()));
+        let Cell::Number(ratio) = sparse.expect("a row")[4] else { panic!("{rows:?}") };
+        assert!((ratio - 1.5).abs() < 1e-9, "{rows:?}");
+        assert!(outcome.claims.iter().all(|claim| !claim.subject.is_empty()), "{:?}", outcome.claims);
     }
 
     /// Saves of each side, `slow` of whose commands take the given time.

@@ -72,8 +72,14 @@ pub(super) fn source(measured: &Measured, ratios: &[Ratio]) -> Option<String> {
     let whole = about(ratios, "cow.dense.whole-process")?;
     let alone = about(ratios, "cow.dense.writes-alone").map_or("?".into(), Ratio::shown);
     let cpu = about(ratios, "cow.dense.whole-process.cpu").map_or("?".into(), Ratio::shown);
-    let runs =
-        |name: &str| measured.whole.iter().find(|(pages, _)| pages.name() == name).map(|(_, runs)| runs);
+    let runs = |name: &str| {
+        let is_it = |case: &Case| {
+            case.pages.name() == name
+                && case.pattern == Pattern::Every
+                && Some(case.huge_pages) == whole.huge_pages
+        };
+        measured.whole.iter().find(|(case, _)| is_it(case)).map(|(_, runs)| runs)
+    };
     let wall = |name: &str| median(&runs(name)?.iter().map(|run| run.wall).collect::<Vec<f64>>()).ok();
     let (hugetlb, small) = (wall(&whole.names.0)?, wall(&whole.names.1)?);
     // (hugetlb + more) / (small + more) = source
@@ -141,7 +147,8 @@ pub(super) fn claims(measured: &Measured, ratios: &[Ratio], disturbed: bool) -> 
         let (word, carried) = ratio.word();
         Claim::word(ratio.subject, word, carried && !disturbed)
     };
-    let mut claims: Vec<Claim> = ratios.iter().map(of_ratio).collect();
+    let mut claims: Vec<Claim> =
+        ratios.iter().filter(|ratio| !ratio.subject.is_empty()).map(of_ratio).collect();
     if let (Some(copied), Some(page)) = (thp_copies(measured), thp_page()) {
         let word = if copied < page.bytes() / 2 { "splits-the-page" } else { "copies-the-page" };
         // The kernel counts this. It does not depend on the time that anything takes.

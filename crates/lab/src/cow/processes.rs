@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Measures whole processes of each size, dense and sparse, on each kind of pages, in rounds.
+
+use super::case::{Case, Pattern};
+use super::measured::Measured;
+use super::whole::{self, Whole};
+use super::{Options, pool_for, runnable};
+use crate::memory::Pages;
+use crate::progress::Progress;
+use anyhow::Result;
+use hugelift_core::addr::{PageSize, human_bytes};
+use hugelift_linux::machine::thp_page;
+use std::time::{Duration, Instant};
+
+/// How many rounds are one step.
+const IN_STEP: u64 = 2;
+
+/// What whole processes write after their fork.
+pub(super) const PATTERNS: [Pattern; 2] = [Pattern::OnePerHuge, Pattern::Every];
+
+/// Measures until `end`, which is the second of `until`; the first is the share of the time that is over then.
+pub(super) fn measure(
+    options: &Options,
+    hugetlb: Option<Pages>,
+    (share, end): (f64, Instant),
+    progress: &mut Progress,
+    measured: &mut Measured,
+) -> Result<()> {
+    let huge = thp_page().unwrap_or(PageSize::MB2);
+    let mut sizes = options.whole.clone();
+    sizes.sort_unstable();
+    sizes.dedup();
+    // A size takes as long as it is large. What one does not need is left for the next.
+    let mut left: u64 = sizes.iter().sum();
+    for huge_pages in sizes {
+        let what = format!("whole processes, {}", human_bytes(huge_pages * huge.bytes()));
+        if !progress.go_on(share, &what) {
+            break;
+        }
+        let now = Instant::now();
+        let until = now + end.saturating_duration_since(now).mul_f64(huge_pages as f64 / left.max(1) as f64);
+        left -= huge_pages;
+        let kinds: Vec<Pages> =
+            [Some(Pages::Small), Some(Pages::Thp), hugetlb].into_iter().flatten().collect();
+        one_size(huge_pages, &kinds, options.rounds(huge_pages), until, progress, measured)?;
+    }
+    Ok(())
+}
+
+fn one_size(
+    huge_pages: u64,
+    kinds: &[Pages],
+    rounds: u64,
+    end: Instant,
+    progress: &mut Progress,
+    measured: &mut Measured,
+) -> Result<()> {
+    let huge = thp_page().unwrap_or(PageSize::MB2);
+    let of = |pattern| kinds.iter().map(move |&pages| Case { huge_pages, pages, pattern });
+    let cases: Vec<Case> = PATTERNS.into_iter().flat_map(of).collect();
+    let mut cases = runnable(&cases, huge, measured);
+    let mut pooled: Vec<Pages> = cases.iter().map(|case| case.pages).collect();
+    let _pool = pool_for(&mut pooled, huge_pages, huge, measured);
+    cases.retain(|case| pooled.contains(&case.pages));
+    let mut results: Vec<(Case, Vec<Whole>)> = cases.iter().map(|case| (*case, vec![])).collect();
+    let mut done = 0;
+    while done < rounds && !cases.is_empty() {
+        let mut longest = Duration::ZERO;
+        let (step, _) = progress.undisturbed(|progress| {
+            let mut all = Vec::new();
+            for _ in 0..IN_STEP.min(rounds - done) {
+                let began = Instant::now();
+                // One round of each size is measured at least.
+                if progress.is_over() || (done > 0 && began + longest >= end) {
+                    break;
+                }
+                fastrand::shuffle(&mut cases);
+                let once = |&case: &Case| Ok((case, whole::once(case, huge)?));
+                all.push(cases.iter().map(once).collect::<Result<Vec<_>>>()?);
+                longest = longest.max(began.elapsed());
+            }
+            Ok(all)
+        })?;
+        if step.is_empty() {
+            if !progress.is_over() {
+                let why = "not all whole processes were measured: this machine is too busy or too slow";
+                measured.note("whole", why.into());
+            }
+            break;
+        }
+        done += step.len() as u64;
+        for (case, whole) in step.into_iter().flatten() {
+            results.iter_mut().filter(|(other, _)| *other == case).for_each(|(_, all)| all.push(whole));
+        }
+    }
+    results.retain(|(_, all)| !all.is_empty());
+    measured.whole.extend(results);
+    Ok(())
+}
