@@ -15,6 +15,8 @@ pub struct Batch {
     pub user: Vec<u64>,
     /// Samples in the kernel, or in a guest of it.
     pub outside: u64,
+    /// Instruction addresses in the kernel.
+    pub kernel: Vec<u64>,
     /// Samples that the kernel had no room for.
     pub lost: u64,
 }
@@ -23,6 +25,7 @@ impl Batch {
     /// Forgets everything, and keeps the memory.
     pub fn clear(&mut self) {
         self.user.clear();
+        self.kernel.clear();
         (self.outside, self.lost) = (0, 0);
     }
 
@@ -35,7 +38,12 @@ impl Batch {
                     Some(address) if misc & CPU_MODE == bindings::PERF_RECORD_MISC_USER => {
                         self.user.push(address);
                     }
-                    Some(_) => self.outside += 1,
+                    Some(address) => {
+                        self.outside += 1;
+                        if misc & CPU_MODE == bindings::PERF_RECORD_MISC_KERNEL {
+                            self.kernel.push(address);
+                        }
+                    }
                     None => {}
                 },
                 // The id of the event, and how many records were lost.
@@ -111,7 +119,10 @@ mod tests {
             // Other bits of the flags, as "the exact address".
             sample(USER | 1 << 14, 0x5678),
         ];
-        assert_eq!(read(&all.concat()), Batch { user: vec![0x1234, 0x5678], outside: 1, lost: 30 });
+        assert_eq!(
+            read(&all.concat()),
+            Batch { user: vec![0x1234, 0x5678], outside: 1, kernel: vec![u64::MAX], lost: 30 }
+        );
     }
 
     #[test]
@@ -132,7 +143,7 @@ mod tests {
             one(bindings::PERF_RECORD_LOST, 0, &[1]),
             sample(USER, 5),
         ];
-        assert_eq!(read(&short.concat()), Batch { user: vec![5], outside: 0, lost: 0 });
+        assert_eq!(read(&short.concat()), Batch { user: vec![5], ..Batch::default() });
     }
 
     #[test]

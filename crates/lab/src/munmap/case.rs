@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A combination that is measured, and its measurements.
 
+use super::at_work::Places;
 use super::cycle::{Cycle, Touch};
 use super::tasks::Kind;
 use crate::cpus;
@@ -53,6 +54,8 @@ pub(super) struct Measured {
     pub samples: Vec<Sample>,
     /// The kernel function in which tasks were seen asleep most often, and its share of all checks.
     pub asleep: Option<(String, f64)>,
+    /// Where tasks were at work, or why that is not known.
+    pub at_work: Result<Places, String>,
     /// CPU time per cycle in seconds, by sample that counts.
     pub cpu: Vec<f64>,
     /// Whether other programs disturbed the samples.

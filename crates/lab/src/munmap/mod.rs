@@ -5,6 +5,7 @@
 //! (<https://github.com/antonblanchard/will-it-scale>): the same size, the same two calls, tasks pinned to
 //! the CPUs in turn, counts read once a second.
 
+mod at_work;
 mod case;
 mod cycle;
 mod findings;
@@ -19,6 +20,7 @@ use crate::perform::Experiment;
 use crate::progress::Progress;
 use crate::results::Outcome;
 use anyhow::Result;
+use at_work::{AtWork, Places};
 use case::{Case, Measured, Sample};
 use cycle::BYTES;
 use hugelift_linux::machine::memory_left_here;
@@ -254,14 +256,17 @@ struct Seen {
     cpu: Vec<f64>,
     /// The kernel functions in which tasks were asleep.
     places: Vec<String>,
+    /// Those in which they were at work.
+    at_work: Places,
 }
 
 fn measure(case: Case, pace: Pace, progress: &mut Progress) -> Result<Measured> {
     let tasks = Tasks::start(case.kind, case.cycle, case.tasks)?;
-    let warm_up = watch(&tasks, pace.sample, pace.warm_up, progress)?;
+    let warm_up = watch(&tasks, pace.sample, pace.warm_up, progress, None)?;
+    let mut sampler = AtWork::start(&tasks.processes());
     let mut complete: Option<Seen> = None;
     let (seen, disturbed) = progress.undisturbed(|progress| {
-        let seen = watch(&tasks, pace.sample, pace.samples, progress)?;
+        let seen = watch(&tasks, pace.sample, pace.samples, progress, sampler.as_mut().ok())?;
         match &complete {
             // The repetition was cut short.
             Some(complete) if seen.rates.len() < complete.rates.len() => Ok(complete.clone()),
@@ -275,23 +280,34 @@ fn measure(case: Case, pace: Pace, progress: &mut Progress) -> Result<Measured> 
         case,
         samples: samples(warm_up.rates, false).chain(samples(seen.rates, true)).collect(),
         asleep: findings::most_common(&seen.places),
+        at_work: sampler.map(|_| seen.at_work),
         cpu: seen.cpu,
         disturbed,
     })
 }
 
-/// Takes `count` samples of running tasks, or as many as `progress` allows.
-fn watch(tasks: &Tasks, sample: Duration, count: u32, progress: &mut Progress) -> Result<Seen> {
+/// Takes `count` samples of running tasks, or as many as `progress` allows. With `at_work` their addresses are sampled, too.
+fn watch(
+    tasks: &Tasks,
+    sample: Duration,
+    count: u32,
+    progress: &mut Progress,
+    mut at_work: Option<&mut AtWork>,
+) -> Result<Seen> {
     let mut seen = Seen::default();
+    // What was sampled before.
+    at_work.iter_mut().for_each(|at_work| at_work.read(&mut Places::default()));
     let (mut then, mut before, mut cpu) = (Instant::now(), tasks.cycles()?, tasks.cpu_time());
     for _ in 0..count {
         if !progress.pause(sample / 2) {
             break;
         }
         seen.places.extend(tasks.sleeping_in());
+        at_work.iter_mut().for_each(|at_work| at_work.read(&mut seen.at_work));
         if !progress.pause(sample - sample / 2) {
             break;
         }
+        at_work.iter_mut().for_each(|at_work| at_work.read(&mut seen.at_work));
         let (now, cycles, cpu_now) = (Instant::now(), tasks.cycles()?, tasks.cpu_time());
         let seconds = now.duration_since(then).as_secs_f64();
         let done = cycles.iter().zip(&before).map(|(now, before)| (now - before) as f64);

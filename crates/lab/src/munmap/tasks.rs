@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result, bail};
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Pid, fork, gettid};
+use std::collections::BTreeSet;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
@@ -161,6 +162,14 @@ impl Tasks {
             text.split_whitespace().next()?.parse::<f64>().ok()
         };
         self.slots.all().iter().map(of).sum::<Option<f64>>().map(|nanoseconds| nanoseconds / 1e9)
+    }
+
+    /// Returns the processes of all tasks.
+    pub fn processes(&self) -> BTreeSet<u32> {
+        match &self.workers {
+            Workers::Children(children) => children.iter().map(|pid| pid.as_raw().cast_unsigned()).collect(),
+            Workers::Threads { .. } => [std::process::id()].into(),
+        }
     }
 
     /// Returns for each task the kernel function in which it sleeps now (`/proc/PID/wchan`). The name is empty
