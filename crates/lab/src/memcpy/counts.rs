@@ -1,51 +1,144 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Counts cache and TLB misses, by the events that the kernel names for every CPU (perf_event_open(2),
-//! `PERF_TYPE_HW_CACHE`).
+//! Counts what the source counts of each copy: cycles, instructions, misses of caches and TLBs, cycles of the bus, by the events
+//! that the kernel names for every CPU (perf_event_open(2), `PERF_TYPE_HARDWARE` and `PERF_TYPE_HW_CACHE`), and what it counts itself.
 
 use hugelift_measure::perf::counters::{Code, Counters, Start};
 use hugelift_measure::pmu::Count;
 
-/// The events with their names.
-pub const EVENTS: [(&str, Code); 4] = [
-    ("L1 load misses", Code::L1D_LOAD_MISSES),
-    ("last-level load misses", Code::LL_LOAD_MISSES),
-    ("TLB load misses", Code::DTLB_LOAD_MISSES),
-    ("TLB store misses", Code::DTLB_STORE_MISSES),
+/// What a figure is given for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Per {
+    /// One kB that is copied.
+    Kilobyte,
+    /// One copy.
+    Copy,
+}
+
+/// The events with their names. Those of the CPU are first.
+pub const EVENTS: [(&str, Code, Per); 12] = [
+    ("cycles", Code::CYCLES, Per::Kilobyte),
+    ("instructions", Code::INSTRUCTIONS, Per::Kilobyte),
+    ("cache references", Code::CACHE_REFERENCES, Per::Kilobyte),
+    ("cache misses", Code::CACHE_MISSES, Per::Kilobyte),
+    ("bus cycles", Code::BUS_CYCLES, Per::Kilobyte),
+    ("L1 load misses", Code::L1D_LOAD_MISSES, Per::Kilobyte),
+    ("last-level load misses", Code::LL_LOAD_MISSES, Per::Kilobyte),
+    ("TLB load misses", Code::DTLB_LOAD_MISSES, Per::Kilobyte),
+    ("TLB store misses", Code::DTLB_STORE_MISSES, Per::Kilobyte),
+    ("page faults", Code::MINOR_FAULTS, Per::Copy),
+    ("context switches", Code::CONTEXT_SWITCHES, Per::Copy),
+    ("migrations", Code::MIGRATIONS, Per::Copy),
 ];
 
-/// Misses per kB copied, in the order of [`EVENTS`]; `None` for events that this CPU does not count.
-pub type Misses = [Option<f64>; EVENTS.len()];
+/// How many of the events are the CPU's.
+pub const OF_CPU: usize = 9;
+
+/// Figures in the order of [`EVENTS`]; `None` for events that this CPU does not count.
+pub type Figures = [Option<f64>; EVENTS.len()];
 
 /// Open counters of this thread.
 pub struct Counting(Counters);
 
 /// Opens the counters. If that fails, a note says why.
 pub fn open(notes: &mut Vec<String>) -> Option<Counting> {
-    let groups = EVENTS.map(|(_, code)| vec![code]);
+    let groups = EVENTS.map(|(_, code, _)| vec![code]);
     match Counters::open(&groups, &[nix::unistd::gettid().as_raw()], Start::Asked) {
-        Ok(counters) => Some(Counting(counters)),
+        Ok(counters) => {
+            notes.extend(missing(&counters.read()));
+            Some(Counting(counters))
+        }
         Err(why) => {
-            notes.push(format!("cache and TLB misses were not counted: {why}"));
+            notes.push(format!("cycles, cache and TLB misses were not counted: {why}"));
             None
         }
     }
 }
 
+/// Names the events that this CPU does not count, and what stands for them.
+fn missing(counts: &[Vec<Option<Count>>]) -> Option<String> {
+    let is_missing = |counts: &Vec<Option<Count>>| counts.first().copied().flatten().is_none();
+    let all = EVENTS.iter().zip(counts).filter(|(_, counts)| is_missing(counts));
+    let names: Vec<&str> = all.map(|((name, ..), _)| *name).collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "not counted here: {} (no PMU, as in most guests, or none with these events); the CPU time stands for cycles, and \
+             the speed of reading by size of the block for the misses of caches",
+            names.join(", ")
+        )
+    })
+}
+
 impl Counting {
-    /// Returns the misses while `work` copies `bytes`.
-    pub fn around(&self, bytes: usize, work: impl Fn()) -> Misses {
-        let counts = || -> Vec<Count> {
-            let first = |group: Vec<Option<Count>>| group.first().copied().flatten().unwrap_or_default();
-            self.0.read().into_iter().map(first).collect()
-        };
-        let before = counts();
+    /// Returns the figures of `work`, which copies `bytes` once.
+    pub fn around(&self, bytes: usize, work: impl Fn()) -> Figures {
+        let before = self.0.read();
         self.0.enable();
         work();
         self.0.disable();
-        let mut misses = Misses::default();
-        for ((slot, before), after) in misses.iter_mut().zip(before).zip(counts()) {
-            *slot = after.since(before).scaled().map(|count| count / bytes as f64 * 1024.0);
-        }
-        misses
+        figures(&before, &self.0.read(), bytes)
+    }
+}
+
+fn figures(before: &[Vec<Option<Count>>], after: &[Vec<Option<Count>>], bytes: usize) -> Figures {
+    let first = |counts: &Vec<Option<Count>>| counts.first().copied().flatten();
+    let mut figures = Figures::default();
+    for ((slot, (_, _, per)), (before, after)) in figures.iter_mut().zip(EVENTS).zip(before.iter().zip(after))
+    {
+        let share = if per == Per::Kilobyte { bytes as f64 / 1024.0 } else { 1.0 };
+        let count = || first(after)?.since(first(before).unwrap_or_default()).scaled();
+        *slot = count().map(|count| count / share);
+    }
+    figures
+}
+
+/// Returns the cycles of an instruction (CPI), if both were counted.
+pub fn cycles_per_instruction(figures: &Figures) -> Option<f64> {
+    let (cycles, instructions) = (figures[0]?, figures[1].filter(|count| *count > 0.0)?);
+    Some(cycles / instructions)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counted(values: [Option<u64>; EVENTS.len()]) -> Vec<Vec<Option<Count>>> {
+        values.iter().map(|value| vec![value.map(Count::whole)]).collect()
+    }
+
+    #[test]
+    fn issue_34_6_counts_are_given_for_a_kilobyte_and_a_copy() {
+        let before = vec![vec![Some(Count::default())]; EVENTS.len()];
+        let mut values = [Some(2048); EVENTS.len()];
+        (values[0], values[1], values[4]) = (Some(8192), Some(4096), None);
+        let figures = figures(&before, &counted(values), 4096);
+        assert_eq!((figures[0], figures[1], figures[2]), (Some(2048.0), Some(1024.0), Some(512.0)));
+        assert_eq!((figures[4], figures[9]), (None, Some(2048.0)));
+        assert_eq!(cycles_per_instruction(&figures), Some(2.0));
+        assert_eq!(cycles_per_instruction(&Figures::default()), None);
+    }
+
+    #[test]
+    fn issue_34_6_what_is_not_counted_is_named() {
+        let mut values = [Some(1); EVENTS.len()];
+        assert_eq!(missing(&counted(values)), None);
+        (values[0], values[4]) = (None, None);
+        let said = missing(&counted(values)).unwrap();
+        assert!(said.starts_with("not counted here: cycles, bus cycles (no PMU"), "{said}");
+    }
+
+    #[test]
+    fn the_events_of_the_cpu_are_first() {
+        let is_of_cpu = |index: usize| EVENTS[index].2 == Per::Kilobyte;
+        assert!((0..OF_CPU).all(is_of_cpu) && !(OF_CPU..EVENTS.len()).any(is_of_cpu));
+    }
+
+    /// What the kernel counts itself is counted anywhere.
+    #[test]
+    fn issue_34_6_page_faults_of_a_copy_are_counted() {
+        let mut notes = Vec::new();
+        let Some(counting) = open(&mut notes) else { return println!("SKIP: {notes:?}") };
+        let figures = counting.around(1 << 20, || drop(std::hint::black_box(vec![1u8; 64 << 20])));
+        assert!(figures[9].is_some_and(|faults| faults >= 1.0), "{figures:?}");
+        assert_eq!(figures[0].is_none(), notes.iter().any(|note| note.contains("cycles")), "{notes:?}");
     }
 }

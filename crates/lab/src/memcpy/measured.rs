@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The measurements.
 
-use super::counts::Misses;
+use super::counts::Figures;
 use super::kind::{Kind, Source};
 use super::perf_bench::PerfBench;
 use super::source::Found;
@@ -15,8 +15,8 @@ pub(super) struct Timed {
     pub times: Vec<f64>,
     /// Wall time of one operation in nanoseconds, by round.
     pub wall: Vec<f64>,
-    /// Cache and TLB misses of the CPU.
-    pub misses: Option<Misses>,
+    /// What was counted of one operation.
+    pub counts: Option<Figures>,
 }
 
 /// All measurements with blocks of one size.

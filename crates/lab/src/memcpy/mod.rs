@@ -100,11 +100,11 @@ fn measure(options: &Options, progress: &mut Progress) -> Result<Measured> {
     for bytes in sizes {
         let kinds = Kind::ALL.into_iter().filter(|k| blocks.has(*k));
         let mut timed: Vec<Timed> =
-            kinds.map(|kind| Timed { kind, times: vec![], wall: vec![], misses: None }).collect();
+            kinds.map(|kind| Timed { kind, times: vec![], wall: vec![], counts: None }).collect();
         for timed in &mut timed {
             // This run also brings the caches into the state that every round finds.
             blocks.once(timed.kind, bytes);
-            timed.misses = counters.as_ref().map(|c| c.around(bytes, || blocks.once(timed.kind, bytes)));
+            timed.counts = counters.as_ref().map(|c| c.around(bytes, || blocks.once(timed.kind, bytes)));
         }
         let (mut rounds, mut disturbed) = (0, false);
         while rounds < options.rounds {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Makes tables, plots and advice of the measurements.
 
-use super::counts::EVENTS;
+use super::counts::{EVENTS, Per, cycles_per_instruction};
 use super::kind::{Kind, Source};
 use super::measured::{Measured, Size};
 use super::perf_bench::PerfBench;
@@ -98,7 +98,7 @@ pub fn outcome(measured: &Measured, machine: &Machine, disturbed: bool) -> Outco
         outcome.tables.push(rates(measured, group));
     }
     outcome.tables.push(ratios(measured));
-    outcome.tables.extend(misses(measured));
+    outcome.tables.extend(counts(measured));
     outcome.tables.extend(measured.perf.as_ref().map(|perf| beside(perf, measured)));
     outcome.notes.extend(measured.perf.as_ref().map(about_perf));
     outcome.plots = plots(measured);
@@ -176,25 +176,41 @@ fn ratios(measured: &Measured) -> Table {
     table
 }
 
-fn misses(measured: &Measured) -> Option<Table> {
+/// Shows what was counted of one copy of each kind. An event that no CPU here counts has no column; a note names it.
+fn counts(measured: &Measured) -> Option<Table> {
+    let all = || measured.sizes.iter().flat_map(|size| size.timed.iter().filter_map(|timed| timed.counts));
+    let is_counted = |index: usize| all().any(|figures| figures[index].is_some());
+    let shown: Vec<usize> = (0..EVENTS.len()).filter(|index| is_counted(*index)).collect();
+    let has_cpi = all().any(|figures| cycles_per_instruction(&figures).is_some());
     let mut columns =
         vec![Column::new("block_bytes", "block", Unit::Bytes), Column::new("copy", "copy", Unit::Text)];
-    for (name, _) in EVENTS {
-        columns.push(Column::new(&format!("{}_per_kb", name.replace([' ', '-'], "_")), name, Unit::Ratio));
+    for &index in &shown {
+        let (name, _, per) = EVENTS[index];
+        let unit = if per == Per::Kilobyte { "kb" } else { "copy" };
+        columns.push(Column::new(
+            &format!("{}_per_{unit}", name.replace([' ', '-'], "_")),
+            name,
+            Unit::Ratio,
+        ));
     }
-    let mut table = Table::new("misses per kB copied", columns);
+    columns.extend(has_cpi.then(|| Column::new("cycles_per_instruction", "cycles/instruction", Unit::Ratio)));
+    let mut table = Table::new(
+        "what was counted: events of the CPU for each kB that is copied, events of the kernel for each copy",
+        columns,
+    );
     for size in &measured.sizes {
         for timed in &size.timed {
-            let Some(misses) = timed.misses else { continue };
+            let Some(figures) = timed.counts else { continue };
             let mut row: Vec<Cell> = vec![
                 (size.bytes as u64).into(),
                 format!("{} {}", Group::of(timed.kind).title(), name(timed.kind).0).into(),
             ];
-            row.extend(misses.map(Cell::from));
+            row.extend(shown.iter().map(|index| Cell::from(figures[*index])));
+            row.extend(has_cpi.then(|| Cell::from(cycles_per_instruction(&figures))));
             table.rows.push(row);
         }
     }
-    (!table.rows.is_empty()).then_some(table)
+    (!table.rows.is_empty() && !shown.is_empty()).then_some(table)
 }
 
 /// Returns the size that is nearest to that of perf's blocks.
@@ -322,7 +338,7 @@ mod tests {
         let timed = times.iter().map(|&(kind, per_byte)| {
             let times: Vec<f64> =
                 (0..9).map(|i| f64::from(1 << 20) * per_byte * (1.0 + f64::from(i) * 1e-3)).collect();
-            Timed { kind, wall: times.iter().map(|t| 2.0 * t).collect(), times, misses: None }
+            Timed { kind, wall: times.iter().map(|t| 2.0 * t).collect(), times, counts: None }
         });
         let size = Size { bytes: 1 << 20, timed: timed.collect(), disturbed: false };
         Measured { sizes: vec![size], ..Measured::default() }

@@ -24,13 +24,25 @@ pub struct Code {
 
 impl Code {
     /// Page faults that read nothing from a disk.
-    pub(crate) const MINOR_FAULTS: Code = Code::software(bindings::PERF_COUNT_SW_PAGE_FAULTS_MIN);
+    pub const MINOR_FAULTS: Code = Code::software(bindings::PERF_COUNT_SW_PAGE_FAULTS_MIN);
     /// Page faults that read from a disk.
     pub(crate) const MAJOR_FAULTS: Code = Code::software(bindings::PERF_COUNT_SW_PAGE_FAULTS_MAJ);
     /// Switches away from a thread.
-    pub(crate) const CONTEXT_SWITCHES: Code = Code::software(bindings::PERF_COUNT_SW_CONTEXT_SWITCHES);
+    pub const CONTEXT_SWITCHES: Code = Code::software(bindings::PERF_COUNT_SW_CONTEXT_SWITCHES);
     /// Nanoseconds of CPU time.
     pub(crate) const TASK_CLOCK: Code = Code::software(bindings::PERF_COUNT_SW_TASK_CLOCK);
+    /// Moves of a thread to another CPU.
+    pub const MIGRATIONS: Code = Code::software(bindings::PERF_COUNT_SW_CPU_MIGRATIONS);
+    /// Core cycles.
+    pub const CYCLES: Code = Code::hardware(bindings::PERF_COUNT_HW_CPU_CYCLES);
+    /// Instructions retired.
+    pub const INSTRUCTIONS: Code = Code::hardware(bindings::PERF_COUNT_HW_INSTRUCTIONS);
+    /// Accesses to the last-level cache.
+    pub const CACHE_REFERENCES: Code = Code::hardware(bindings::PERF_COUNT_HW_CACHE_REFERENCES);
+    /// Those that missed it.
+    pub const CACHE_MISSES: Code = Code::hardware(bindings::PERF_COUNT_HW_CACHE_MISSES);
+    /// Cycles of the bus.
+    pub const BUS_CYCLES: Code = Code::hardware(bindings::PERF_COUNT_HW_BUS_CYCLES);
     /// Loads that missed the first-level data cache.
     pub const L1D_LOAD_MISSES: Code =
         Code::cache(bindings::PERF_COUNT_HW_CACHE_L1D, bindings::PERF_COUNT_HW_CACHE_OP_READ);
@@ -48,6 +60,10 @@ impl Code {
     const fn cache(level: u32, operation: u32) -> Code {
         let config = level | operation << 8 | bindings::PERF_COUNT_HW_CACHE_RESULT_MISS << 16;
         Code { pmu: bindings::PERF_TYPE_HW_CACHE, config: config as u64 }
+    }
+
+    const fn hardware(config: u32) -> Code {
+        Code { pmu: bindings::PERF_TYPE_HARDWARE, config: config as u64 }
     }
 
     const fn software(config: u32) -> Code {
