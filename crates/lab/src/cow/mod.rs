@@ -12,24 +12,27 @@
 mod case;
 mod fork;
 mod measured;
+mod options;
 mod outcome;
 mod processes;
 mod ratios;
 mod redis;
+mod room;
 mod whole;
 mod write;
 
 use crate::clock;
-use crate::memory::{Pages, pool_with, usual_hugetlb};
+use crate::memory::{Pages, usual_hugetlb};
 use crate::perform::Experiment;
 use crate::progress::Progress;
 use crate::results::Outcome;
 use anyhow::Result;
 use case::{Case, Pattern};
 use hugelift_core::addr::{PageSize, human_bytes};
-use hugelift_linux::machine::{memory_left_here, probe, thp_page};
+use hugelift_linux::machine::{memory_left_here, thp_page};
 use measured::Measured;
-use ratios::FEWEST;
+pub use options::Options;
+use room::{pool_for, runnable};
 use std::time::Instant;
 use write::Forked;
 
@@ -40,64 +43,9 @@ pub const EXPERIMENT: Experiment = Experiment {
     run: |quick, progress| run(&Options::usual(quick), progress),
 };
 
-/// How much is measured.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Sizes of the memory in huge pages, in the order in which they are measured.
-    pub huge_pages: Vec<u64>,
-    /// How often each case of up to `OFTEN` huge pages is repeated.
-    pub rounds: u64,
-    /// The memory of whole processes in huge pages; empty if they are not measured.
-    pub whole: Vec<u64>,
-    /// How redis is measured; `None` if it is not.
-    pub redis: Option<redis::Options>,
-}
-
-/// The largest size in huge pages that is measured in all rounds.
-const OFTEN: u64 = 64;
-
-/// Cases with more huge pages than this take long enough to be run once.
-const LARGE: u64 = 512;
-
 /// The huge pages that the forks of a step have together at least. A step of fewer would be too short to
 /// see whether it was disturbed.
 const STEP: u64 = 64;
-
-impl Options {
-    /// Returns the default options.
-    pub fn usual(quick: bool) -> Options {
-        if quick {
-            let redis = Some(redis::Options::QUICK);
-            Options { huge_pages: vec![16, 1, 4], rounds: 10, whole: vec![1, 32], redis }
-        } else {
-            let huge_pages = (0..=6).map(|i| 1 << (2 * i)).collect();
-            let redis = Some(redis::Options::THOROUGH);
-            Options { huge_pages, rounds: 30, whole: vec![1, 64, 128, 256, 512], redis }
-        }
-    }
-
-    /// Returns the shares of the time for the forks, and for the whole processes after them. The rest is for redis.
-    fn shares(&self) -> (f64, f64) {
-        let parts = [
-            (!self.huge_pages.is_empty(), 0.45),
-            (!self.whole.is_empty(), 0.15),
-            (self.redis.is_some(), 0.4),
-        ];
-        let shares = parts.map(|(is_measured, share)| if is_measured { share } else { 0.0 });
-        let all: f64 = shares.iter().sum();
-        if all > 0.0 { (shares[0] / all, shares[1] / all) } else { (0.0, 0.0) }
-    }
-
-    fn rounds(&self, huge_pages: u64) -> u64 {
-        if huge_pages <= OFTEN {
-            self.rounds
-        } else if huge_pages <= LARGE {
-            self.rounds.min(FEWEST)
-        } else {
-            1
-        }
-    }
-}
 
 /// Runs the experiment.
 ///
@@ -156,56 +104,6 @@ fn turns(huge_pages: u64, hugetlb: Option<Pages>, huge: PageSize) -> Vec<(f64, V
     } else {
         vec![(0.0, others.to_vec()), (0.7, hugetlb.into_iter().collect())]
     }
-}
-
-/// Returns the cases that this machine can run. A note names the others.
-fn runnable(cases: &[Case], huge: PageSize, measured: &mut Measured) -> Vec<Case> {
-    let thp_off = probe(None).thp_off;
-    // Two thirds: the pool takes its pages from the same memory.
-    let left = memory_left_here() / 3 * 2;
-    let mut runnable = Vec::new();
-    for &case in cases {
-        if case.pages == Pages::Thp && thp_off.is_some() {
-            measured.note(
-                "thp",
-                "nothing on transparent huge pages: they are off (hugelift doctor says why)".into(),
-            );
-        } else if case.bytes(huge) > left {
-            let (pages, needs) = (case.huge_pages, human_bytes(case.bytes(huge)));
-            let has = human_bytes(left);
-            measured.note(
-                "memory",
-                format!(
-                    "cases of {pages} huge pages and more are left out: they take {needs} with the copies, more than \
-                     {has}, two thirds of the free memory"
-                ),
-            );
-        } else {
-            runnable.push(case);
-        }
-    }
-    runnable
-}
-
-/// Enlarges the pool for `pages` huge pages of memory and all copies, for as long as the returned value
-/// lives. Removes hugetlb from `kinds` if that is not possible.
-fn pool_for(
-    kinds: &mut Vec<Pages>,
-    pages: u64,
-    huge: PageSize,
-    measured: &mut Measured,
-) -> Option<crate::setting::Setting> {
-    let in_pool = |pages: &Pages| matches!(pages, Pages::Hugetlb(_));
-    if !kinds.iter().any(in_pool) {
-        return None;
-    }
-    // If another process takes pages of the pool meanwhile, the kernel takes those of the child, which never
-    // reads them: there is no SIGBUS.
-    pool_with(huge, 2 * pages).unwrap_or_else(|why| {
-        measured.note("hugetlb", format!("{why:#}"));
-        kinds.retain(|pages| !in_pool(pages));
-        None
-    })
 }
 
 /// What is measured, and how much of it.
@@ -286,30 +184,4 @@ fn forks(
         all.push(round);
     }
     all
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_measured_alone_has_all_of_the_time() {
-        let usual = Options::usual(false);
-        let (forks, whole) = usual.shares();
-        assert!((forks - 0.45).abs() < 1e-9 && (whole - 0.15).abs() < 1e-9, "{forks} {whole}");
-        let processes = Options { huge_pages: vec![], redis: None, ..usual.clone() };
-        assert_eq!(processes.shares(), (0.0, 1.0));
-        let redis = Options { whole: vec![], huge_pages: vec![], ..usual };
-        assert_eq!(redis.shares(), (0.0, 0.0));
-    }
-
-    #[test]
-    fn small_sizes_have_enough_rounds_for_an_interval() {
-        for quick in [true, false] {
-            let options = Options::usual(quick);
-            let sizes = options.huge_pages.iter().filter(|size| **size <= OFTEN);
-            assert!(sizes.clone().count() >= 3, "{options:?}");
-            assert!(sizes.clone().all(|size| options.rounds(*size) >= 10), "{options:?}");
-        }
-    }
 }

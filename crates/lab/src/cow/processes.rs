@@ -3,8 +3,9 @@
 
 use super::case::{Case, Pattern};
 use super::measured::Measured;
+use super::options::Options;
+use super::room::{pool_for, runnable};
 use super::whole::{self, Whole};
-use super::{Options, pool_for, runnable};
 use crate::memory::Pages;
 use crate::progress::Progress;
 use anyhow::Result;

@@ -30,9 +30,6 @@ pub const EVENTS: [(&str, Code, Per); 12] = [
     ("migrations", Code::MIGRATIONS, Per::Copy),
 ];
 
-/// How many of the events are the CPU's.
-pub const OF_CPU: usize = 9;
-
 /// Figures in the order of [`EVENTS`]; `None` for events that this CPU does not count.
 pub type Figures = [Option<f64>; EVENTS.len()];
 
@@ -128,6 +125,7 @@ mod tests {
 
     #[test]
     fn the_events_of_the_cpu_are_first() {
+        const OF_CPU: usize = 9;
         let is_of_cpu = |index: usize| EVENTS[index].2 == Per::Kilobyte;
         assert!((0..OF_CPU).all(is_of_cpu) && !(OF_CPU..EVENTS.len()).any(is_of_cpu));
     }
