@@ -93,11 +93,11 @@ impl Places {
             self.samples.iter().map(|(name, samples)| (name.as_str(), *samples)).collect();
         all.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(b.0)));
         let sum = self.sum() as f64;
-        let name = |name| if name == "" { "user space" } else { name };
-        all.into_iter()
-            .take(count)
-            .map(|(function, samples)| (name(function), samples as f64 / sum))
-            .collect()
+        let shown = |(name, samples)| {
+            let function = if str::is_empty(name) { "user space" } else { name };
+            (function, samples as f64 / sum)
+        };
+        all.into_iter().take(count).map(shown).collect()
     }
 
     /// Returns the share of the CPU time in which tasks spun for a lock; `None` without samples.

@@ -91,28 +91,32 @@ impl SideBySide {
     /// this number (from 1) to the first, where there are pairs for it; without one it is that of the values.
     pub fn new(per: Per, states: Vec<State>, ratio: impl Fn(&str, usize) -> Option<Ratio>) -> SideBySide {
         let mut rows = Vec::new();
-        let keys = |of: &dyn Fn(&StatReport) -> Vec<(String, String, Of)>| {
-            let mut all: Vec<(String, String, Of)> = Vec::new();
-            for key in states.iter().flat_map(|state| of(&state.report)) {
-                if all.iter().all(|other| other.0 != key.0) {
-                    all.push(key);
-                }
-            }
-            all
-        };
-        let events = keys(&|report| {
+        let events = named(&states, |report| {
             let counted = report.counters.iter().filter(|counter| counter.scaled.is_some());
-            counted.map(|counter| (counter.event.into(), counter.event.into(), Of::Events)).collect()
+            counted
+                .map(|counter| Name {
+                    key: counter.event.into(),
+                    label: counter.event.into(),
+                    of: Of::Events,
+                })
+                .collect()
         });
-        let metrics = keys(&|report| {
+        let metrics = named(&states, |report| {
             let one = report.metrics.iter();
-            one.map(|metric| (metric.key.into(), metric.label.into(), Of::Metric(metric.unit))).collect()
+            one.map(|metric| Name {
+                key: metric.key.into(),
+                label: metric.label.into(),
+                of: Of::Metric(metric.unit),
+            })
+            .collect()
         });
-        let kernel = keys(&|report| {
+        let kernel = named(&states, |report| {
             let of_program = report.kernel.iter().filter(|count| count.scope == Scope::Program);
-            of_program.map(|count| (count.key.into(), count.label.into(), Of::Kernel)).collect()
+            of_program
+                .map(|count| Name { key: count.key.into(), label: count.label.into(), of: Of::Kernel })
+                .collect()
         });
-        for (key, label, of) in events.into_iter().chain(metrics).chain(kernel) {
+        for Name { key, label, of } in events.into_iter().chain(metrics).chain(kernel) {
             let values: Vec<Option<f64>> = states.iter().map(|state| value(state, &key, of)).collect();
             let estimate = |state: usize| ratio(&key, state).or_else(|| of_values(&values, state));
             let ratios = (1..states.len()).map(estimate).collect();
@@ -121,6 +125,24 @@ impl SideBySide {
         let (names, reports) = states.into_iter().map(|state| (state.name, state.report)).unzip();
         SideBySide { version: VERSION, per, names, reports, rows }
     }
+}
+
+/// What a row is about.
+struct Name {
+    key: String,
+    label: String,
+    of: Of,
+}
+
+/// Returns what any of the states has, each once.
+fn named(states: &[State], of: impl Fn(&StatReport) -> Vec<Name>) -> Vec<Name> {
+    let mut all: Vec<Name> = Vec::new();
+    for name in states.iter().flat_map(|state| of(&state.report)) {
+        if all.iter().all(|other| other.key != name.key) {
+            all.push(name);
+        }
+    }
+    all
 }
 
 fn of_values(values: &[Option<f64>], state: usize) -> Option<Ratio> {
