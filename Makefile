@@ -39,6 +39,7 @@ demo: build
 
 # What needs neither root nor the programs that are lifted: lints, units, the model with a fault at every step.
 check: lint fuzz-check
+	! command -v python3 >/dev/null || python3 ci/real/results.py self-test
 	cargo test --quiet --workspace --lib
 	cargo test --quiet -p hugelift-core -p hugelift-relink -p hugelift-heat -p hugelift-measure -p hugelift-manual --tests
 
@@ -97,8 +98,8 @@ lab-agree: build
 	@ci/setup.sh test
 	LAB_AGREE_RUNS=10 cargo test --release -p hugelift --test tools -- --include-ignored --nocapture lab_agree::
 
-# Runs worked examples with hugelift compare: MariaDB, redis, clang, TiDB. PAIRS and SECONDS_A_LOAD set how
-# long each takes; HTML_DIR is a folder for a picture of each.
+# Measures real programs, and writes a table to docs/results. It takes MINUTES (30), and goes on where an earlier run has ended;
+# ONLY names one example, RESULTS another folder (ci/real/all).
 bench-real: build
 	@ci/setup.sh test
 	ci/real/all
