@@ -17,6 +17,7 @@ RESULTS=${RESULTS:-docs/results}
 PATH=$PATH:/usr/sbin
 # shellcheck disable=SC2154 # The example sets its name.
 : "$name"
+[ -x "$HUGELIFT" ] || { echo "ci/real/$name: there is no $HUGELIFT: make build" >&2; exit 1; }
 what=${1:-}
 started=() dir='' cases=0
 end=$((SECONDS + ${SHARE:-180}))
@@ -166,7 +167,8 @@ live() { # case, title, kind, pid, options...
   parts) options=(--by heat) label="part by part" ;;
   esac
   began=$SECONDS
-  advise "$process"
+  # Where the work is done by a child, that is asked about.
+  advise "$( (ps --ppid "$process" -o pid= --sort=-pcpu && echo "$process") | head -n1 | tr -d ' ')"
   seconds=$((seconds - (SECONDS - began)))
   [ "$seconds" -ge 8 ] || seconds=8
   record "$case" "$title" "$kind" "$label" \
