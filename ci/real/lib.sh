@@ -139,8 +139,10 @@ record() { # case, title, kind, label, command...
   elif grep -q 'there is nothing to compare\|memory is not made huge' "$dir/errors"; then
     keep "$case" "${about[@]}" --nothing "$(tail -n1 "$dir/errors" | sed 's/.*there is nothing to compare: //')" </dev/null
   else
-    echo "$case: $(tail -n1 "$dir/errors")"
-    keep "$case" "${about[@]}" --failed "$(tail -n1 "$dir/errors")" </dev/null
+    local why
+    why=$(grep . "$dir/errors" | tail -n1) || why="it printed nothing"
+    echo "$case: $why"
+    keep "$case" "${about[@]}" --failed "$why" </dev/null
   fi
 }
 
@@ -168,20 +170,21 @@ live() { # case, title, kind, pid, options...
   esac
   began=$SECONDS
   # Where the work is done by a child, that is asked about.
-  advise "$( (ps --ppid "$process" -o pid= --sort=-pcpu && echo "$process") | head -n1 | tr -d ' ')"
+  advise "$( (ps --ppid "$process" -o pid= --sort=-pcpu || true; echo "$process") | head -n1 | tr -d ' ')"
   seconds=$((seconds - (SECONDS - began)))
   [ "$seconds" -ge 8 ] || seconds=8
   record "$case" "$title" "$kind" "$label" \
     "$HUGELIFT" compare --json --pid "$process" --time "$seconds" "${options[@]}" "${pairs[@]}" "$@"
 }
 
-# Compares a program that does a fixed amount of work: bare, with its code in use, all code, and all memory on huge pages. The
-# first one samples the program and makes copies of its own; the others may use the store.
-program() { # case, title, options of compare... -- command...
+# Compares a program that does a fixed amount of work: bare, with all code, and with all memory on huge pages. With --long, which
+# is for one that takes some seconds, also with the code in use, for which hugelift samples it before. That makes a copy of its
+# own; the others may use the store.
+program() { # case, title, --long or options of compare... -- command...
   local case=$1 title=$2 options=() began
   shift 2
   while [ "$1" != -- ]; do
-    options+=("$1")
+    if [ "$1" = --long ]; then options+=(--variant "code in use=--backing thp --budget 1T"); else options+=("$1"); fi
     shift
   done
   due "$case" || return 0
@@ -189,8 +192,8 @@ program() { # case, title, options of compare... -- command...
   advise "$@"
   seconds=$((seconds - (SECONDS - began)))
   [ "$seconds" -ge 10 ] || seconds=10
-  record "$case" "$title" program "" "$HUGELIFT" compare --json --figure cpu --time "$seconds" "${pairs[@]}" "${options[@]}" \
-    --variant "code in use=--backing thp --budget 1T" --variant "all code=--eager" --variant "all memory=--eager --parts all" "$@"
+  record "$case" "$title" program "" "$HUGELIFT" compare --json --figure cpu --time "$seconds" "${pairs[@]}" \
+    "${options[@]}" --variant "all code=--eager" --variant "all memory=--eager --parts all" "$@"
 }
 
 # Compares commands, of which the first is the bare one, in interleaved rounds (pairs.py).

@@ -4,7 +4,7 @@
 builds, servers that run side by side. All run once in each round, in random order. The report is JSON in the form of
 `hugelift compare --json`.
 
-    ci/real/pairs.py [options] NAME=COMMAND NAME=COMMAND...
+    ci/real/pairs.py [options] NAME::COMMAND NAME::COMMAND...
 
 Each COMMAND runs in a shell; the first is the bare one.
 
@@ -13,7 +13,7 @@ Each COMMAND runs in a shell; the first is the bare one.
     --metric REGEX    also compare this number of the output: each first group is a figure
     --name NAME       the name of the metric
     --per REGEX       the CPU time is that for one unit of this number in the output
-    --pid NAME=PID    the CPU time of this side is that of a server and its children
+    --pid NAME::PID   the CPU time of this side is that of a server and its children
     --figure cpu|wall|METRIC   what the verdict is on (cpu)
     --prepare COMMAND runs before each; SIDE names the side
 """
@@ -93,8 +93,8 @@ def main():
     parser.add_argument("--prepare")
     parser.add_argument("sides", nargs="+")
     options = parser.parse_args()
-    commands = dict(side.split("=", 1) for side in options.sides)
-    pids = dict(pid.split("=", 1) for pid in options.pid)
+    commands = dict(side.split("::", 1) for side in options.sides)
+    pids = dict(pid.split("::", 1) for pid in options.pid)
     names, runs = list(commands), {name: [] for name in commands}
     end, longest, pair = time.monotonic() + options.time, 0, 0
     # What a first run reads from the disk is not measured.

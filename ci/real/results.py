@@ -191,6 +191,8 @@ def rows(record):
     for part in result.get("parts", []):
         ratio = part.get("ratio") and {"figure": "cpu-per-unit", **part["ratio"]}
         name = f"{part['part']} of {os.path.basename(part['object'])}"
+        if part.get("warmth"):
+            name = f"{'code in use' if part['warmth'] == 'hot' else 'the rest of the code'} of {os.path.basename(part['object'])}"
         made.append(Row(record, name, ratio, part, {}, {}))
     sides = {side["name"]: side for side in result.get("sides", [])}
     bare = result["sides"][0] if result.get("sides") else {}
@@ -286,6 +288,11 @@ def why(row):
             words.append(f"The lift itself took {percent(helper / wall)} of the run.")
     if kind == "memory":
         words.append(memory_sentence(advice))
+    elif kind == "files":
+        extents, reach = (advice or {}).get("extents") or {}, (advice or {}).get("data_reach_bytes")
+        mapped = extents.get("files", {}).get("resident_bytes", 0)
+        if mapped and reach:
+            words.append(f"It has mapped {mega(mapped)} of files; this CPU's TLB reaches {mega(reach)} with small pages.")
     elif is_code:
         words.append(code_sentence(advice, row.sure))
         # `compare --same-copy` maps the small pages of a copy side by side, which the program's own file does not promise.
