@@ -133,7 +133,7 @@ record() { # case, title, kind, label, command...
   command=$(printf '%q ' "$@")
   command=${command//"$HUGELIFT"/hugelift}
   command=${command//"$dir"/DIR}
-  local about=(--title "$title" --kind "$kind" --label "$label" --command "${command% }" --advice "$dir/advice")
+  local about=(--title "$title" --kind "$kind" --label "$label" --command "${command% }" --advice "$dir/advice" "${about_more[@]}")
   if "$@" >"$dir/result" 2>"$dir/errors" </dev/null && [ -s "$dir/result" ]; then
     keep "$case" "${about[@]}" <"$dir/result"
   elif grep -q 'there is nothing to compare\|memory is not made huge' "$dir/errors"; then
@@ -153,6 +153,8 @@ advise() { # PID, or -- command...
   grep -q '^{' "$dir/advice" || cp "$dir/advice.errors" "$dir/advice"
 }
 
+# More options of results.py for what is recorded.
+about_more=()
 # Without a number of pairs, the time says when a comparison ends.
 pairs=(--pairs "${PAIRS:-4000}")
 

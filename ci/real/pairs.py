@@ -15,6 +15,7 @@ Each COMMAND runs in a shell; the first is the bare one.
     --per REGEX       the CPU time is that for one unit of this number in the output
     --pid NAME::PID   the CPU time of this side is that of a server and its children
     --figure cpu|wall|METRIC   what the verdict is on (cpu)
+    --against NAME::OTHER      also gives the ratio of the first to the second
     --prepare COMMAND runs before each; SIDE names the side
 """
 
@@ -91,6 +92,7 @@ def main():
     parser.add_argument("--pid", action="append", default=[])
     parser.add_argument("--figure", default="cpu")
     parser.add_argument("--prepare")
+    parser.add_argument("--against", action="append", default=[])
     parser.add_argument("sides", nargs="+")
     options = parser.parse_args()
     commands = dict(side.split("::", 1) for side in options.sides)
@@ -107,15 +109,18 @@ def main():
             runs[name].append({"pair": pair, "position": position + 1, **run(options, name, commands[name], pids.get(name))})
         longest = max(longest, time.monotonic() - began)
     variants = []
-    for name in names[1:]:
+    compared = [(name, name, names[0]) for name in names[1:]]
+    for name, other in (both.split("::", 1) for both in options.against):
+        compared.append((f"{name}, to {other}", name, other))
+    for shown, name, base in compared:
         ratios = []
         for figure in runs[name][0]:
-            pairs = [(first[figure], second[figure]) for first, second in zip(runs[names[0]], runs[name])]
+            pairs = [(first[figure], second[figure]) for first, second in zip(runs[base], runs[name])]
             estimate = stats.ratio(pairs) if figure not in ("pair", "position") else None
             if estimate:
                 ratios.append({"figure": figure, **estimate})
         judged = next((ratio for ratio in ratios if ratio["figure"] == options.figure), None)
-        variants.append({"name": name, "verdict": stats.verdict(judged), "ratios": ratios})
+        variants.append({"name": shown, "side": name, "base": base, "verdict": stats.verdict(judged), "ratios": ratios})
     sides = [{"name": name, "command": commands[name], "runs": runs[name]} for name in names]
     method = "Hodges-Lehmann estimate of the ratio of each pair, 95 % interval by inverting Wilcoxon's signed-rank test"
     json.dump({"method": method, "figure": options.figure, "sides": sides, "variants": variants}, sys.stdout)

@@ -46,7 +46,7 @@ FIGURES = {
     "fork_us": "time of fork",
     "p999_us": "p99.9 of a command during the save",
     "p99_us": "p99 of a command during the save",
-    "max_us": "the longest command during the save",
+    "max_us": "the longest command during the save, and the lift",
     "added_mb": "memory added by the save",
     "save_s": "time of the save",
 }
@@ -136,10 +136,12 @@ def keep(options):
         for side in result.get("sides", []):
             side["runs"] = in_columns(side["runs"])
         record["advice"] = advice_of(options.advice) if options.advice else None
+        if options.advice_after:
+            record["advice_after"] = advice_of(options.advice_after)
         record["result"] = result
     text = json.dumps(rounded(without_paths(record)), separators=(",", ":"))
     # One line for each part, so that a change of a result can be read.
-    text = re.sub(r',"(title|version|machine|command|advice|result|sides|variants)":', r',\n"\1":', text) + "\n"
+    text = re.sub(r',"(title|version|machine|command|advice|advice_after|result|sides|variants)":', r',\n"\1":', text) + "\n"
     # A result that is there is whole.
     part = folder / f".{options.case}.part"
     part.write_text(text)
@@ -201,7 +203,8 @@ def rows(record):
         # The main figure is what the verdict is on; of a save, all are.
         ratios = [r for r in variant["ratios"] if wanted in (None, r["figure"])] or [None]
         for ratio in ratios:
-            made.append(Row(record, variant["name"], ratio, variant, sides.get(variant["name"]), bare))
+            side, base = sides.get(variant.get("side", variant["name"])), sides.get(variant.get("base"), bare)
+            made.append(Row(record, variant["name"], ratio, variant, side, base))
     return made
 
 
@@ -262,7 +265,9 @@ def memory_sentence(advice):
 def why(row):
     """One or two sentences, made of the figures alone. A gain is stated only if the whole interval is below 1."""
     record, ratio, variant = row.record, row.ratio, row.variant
-    advice = record.get("advice")
+    # Of a program that was laid out, its code in use is another.
+    is_after = variant.get("base", "").startswith("laid out") and record.get("advice_after")
+    advice = record["advice_after"] if is_after else record.get("advice")
     if not ratio:
         return "Nothing to lift: no part fills a huge page." if variant.get("nothing_to_lift") else "Too few pairs."
     words = []
@@ -311,8 +316,9 @@ def visible(ratio):
     return percent((ratio["high"] - ratio["low"]) / 2) if ratio else ""
 
 
-def in_use(record):
-    pages = (record.get("advice") or {}).get("pages") or {}
+def in_use(row):
+    is_after = row.variant.get("side", "").startswith("laid out")
+    pages = (row.record.get("advice_after" if is_after else "advice") or {}).get("pages") or {}
     return f"{pages['estimate']} [{pages['low']}, {pages['high']}]" if pages.get("estimate") else ""
 
 
@@ -361,7 +367,7 @@ def table(folder):
                 if record["kind"] == "fork" or figure == "wall":
                     name += ": " + FIGURES.get(figure, figure)
                 count = row.ratio.get("pairs", record["result"].get("pairs", "")) if row.ratio else ""
-                cells = [title, name, shown(row.ratio), visible(row.ratio), count, in_use(record), why(row)]
+                cells = [title, name, shown(row.ratio), visible(row.ratio), count, in_use(row), why(row)]
                 lines.append("| " + " | ".join(map(cell, cells)) + " |")
                 title = ""
         lines.append("")
@@ -492,7 +498,7 @@ def main():
     add = commands.add_parser("keep")
     add.add_argument("dir")
     add.add_argument("case")
-    for name in ("example", "title", "kind", "label", "version", "command", "advice", "skipped", "failed", "nothing"):
+    for name in ("example", "title", "kind", "label", "version", "command", "advice", "advice-after", "skipped", "failed", "nothing"):
         add.add_argument(f"--{name}", default="", choices=list(KINDS) if name == "kind" else None)
     add = commands.add_parser("due")
     for name in ("dir", "case", "version"):
