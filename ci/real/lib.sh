@@ -135,7 +135,7 @@ record() { # case, title, kind, label, command...
   command=${command//"$dir"/DIR}
   local about=(--title "$title" --kind "$kind" --label "$label" --command "${command% }" --advice "$dir/advice" "${about_more[@]}")
   if "$@" >"$dir/result" 2>"$dir/errors" </dev/null && [ -s "$dir/result" ]; then
-    keep "$case" "${about[@]}" <"$dir/result"
+    keep "$case" "${about[@]}" <"$dir/result" || echo "$case: its result could not be kept"
   elif grep -q 'there is nothing to compare\|memory is not made huge' "$dir/errors"; then
     keep "$case" "${about[@]}" --nothing "$(tail -n1 "$dir/errors" | sed 's/.*there is nothing to compare: //')" </dev/null
   else
@@ -174,7 +174,10 @@ live() { # case, title, kind, pid, options...
   # Where the work is done by a child, that is asked about.
   advise "$( (ps --ppid "$process" -o pid= --sort=-pcpu || true; echo "$process") | head -n1 | tr -d ' ')"
   seconds=$((seconds - (SECONDS - began)))
-  [ "$seconds" -ge 8 ] || seconds=8
+  # A lift and its restoration take a second and a half.
+  local least=8
+  [ "$kind" != code ] || least=14
+  [ "$seconds" -ge $least ] || seconds=$least
   record "$case" "$title" "$kind" "$label" \
     "$HUGELIFT" compare --json --pid "$process" --time "$seconds" "${options[@]}" "${pairs[@]}" "$@"
 }
@@ -183,17 +186,19 @@ live() { # case, title, kind, pid, options...
 # is for one that takes some seconds, also with the code in use, for which hugelift samples it before. That makes a copy of its
 # own; the others may use the store.
 program() { # case, title, --long or options of compare... -- command...
-  local case=$1 title=$2 options=() began
+  local case=$1 title=$2 options=() began least
   shift 2
   while [ "$1" != -- ]; do
     if [ "$1" = --long ]; then options+=(--variant "code in use=--backing thp --budget 1T"); else options+=("$1"); fi
     shift
   done
   due "$case" || return 0
-  began=$SECONDS
+  # Fewer than six pairs have no interval: seven rounds of three or four sides, of which one has taken so long.
+  began=${EPOCHREALTIME/./}
   advise "$@"
-  seconds=$((seconds - (SECONDS - began)))
-  [ "$seconds" -ge 10 ] || seconds=10
+  began=$(((${EPOCHREALTIME/./} - began) / 1000))
+  seconds=$((seconds - began / 1000)) least=$(((4 + ${#options[@]} / 2) * 7 * began / 1000 + 2))
+  [ "$seconds" -ge "$least" ] || seconds=$least
   record "$case" "$title" program "" "$HUGELIFT" compare --json --figure cpu --time "$seconds" "${pairs[@]}" \
     "${options[@]}" --variant "all code=--eager" --variant "all memory=--eager --parts all" "$@"
 }

@@ -186,6 +186,11 @@ class Row:
         return 0 if not self.ratio else -1 if self.ratio["high"] < 1 else 1 if self.ratio["low"] > 1 else 0
 
 
+def with_interval(ratio):
+    """The estimate, or None: too few pairs have no interval."""
+    return ratio if ratio and ratio.get("low") and ratio.get("high") else None
+
+
 def rows(record):
     result, made = record.get("result"), []
     if not result:
@@ -195,7 +200,7 @@ def rows(record):
         name = f"{part['part']} of {os.path.basename(part['object'])}"
         if part.get("warmth"):
             name = f"{'code in use' if part['warmth'] == 'hot' else 'the rest of the code'} of {os.path.basename(part['object'])}"
-        made.append(Row(record, name, ratio, part, {}, {}))
+        made.append(Row(record, name, with_interval(ratio), part, {}, {}))
     sides = {side["name"]: side for side in result.get("sides", [])}
     bare = result["sides"][0] if result.get("sides") else {}
     for variant in result.get("variants", []):
@@ -204,7 +209,7 @@ def rows(record):
         ratios = [r for r in variant["ratios"] if wanted in (None, r["figure"])] or [None]
         for ratio in ratios:
             side, base = sides.get(variant.get("side", variant["name"])), sides.get(variant.get("base"), bare)
-            made.append(Row(record, variant["name"], ratio, variant, side, base))
+            made.append(Row(record, variant["name"], with_interval(ratio), variant, side, base))
     return made
 
 
@@ -482,6 +487,9 @@ def self_test():
         assert "Skipped:\n\n- gone: needs wrk\n" in text and "gain \\| a title" in text
         assert "<svg" in svg(case("gain", 0.8, 0.9))
         assert is_done(one, "gain", "1") and not is_done(one, "gain", "2") and not is_done(one, "gone", "1")
+        few = case("few", 0.9, 0.95)
+        few["result"]["variants"][0]["ratios"][0].update(low=None, high=None)
+        assert svg(few) is None and why(rows(few)[0]) == "Too few pairs."
         put(two, case("gain", 0.92, 0.95))
         put(two, case("loss", 0.8, 0.9))
         put(two, case("none", 0.8, 0.9))
