@@ -42,6 +42,7 @@ tests=(
   "libsqlite3.a libsqlite3-dev"
   "liburcu-memb.a liburcu-dev"
   "lintian lintian"
+  "llvm-bolt bolt-19 bolt-18 bolt-16"
   "man man-db"
   "mold mold"
   "mariadbd mariadb-server-core mariadb-server-core-10.6 mariadb-server"
@@ -52,6 +53,7 @@ tests=(
   "mkfs.xfs xfsprogs"
   "nginx nginx-light nginx"
   "node nodejs"
+  "/usr/share/nodejs/typescript/lib/typescript.js node-typescript"
   "objdump binutils"
   "openssl openssl"
   "pg_ctlcluster postgresql"
@@ -87,6 +89,7 @@ tests=(
   "/usr/lib/python3/dist-packages/yaml python3-yaml"
   "/usr/lib/systemd/systemd systemd"
   "valgrind valgrind"
+  "wrk wrk"
   "zsh zsh"
 )
 

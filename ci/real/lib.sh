@@ -197,7 +197,7 @@ program() { # case, title, --long or options of compare... -- command...
   began=${EPOCHREALTIME/./}
   advise "$@"
   began=$(((${EPOCHREALTIME/./} - began) / 1000))
-  seconds=$((seconds - began / 1000)) least=$(((4 + ${#options[@]} / 2) * 7 * began / 1000 + 2))
+  seconds=$((seconds - began / 1000)) least=$(((3 + ${#options[@]} / 2) * 7 * began / 1000 + 2))
   [ "$seconds" -ge "$least" ] || seconds=$least
   record "$case" "$title" program "" "$HUGELIFT" compare --json --figure cpu --time "$seconds" "${pairs[@]}" \
     "${options[@]}" --variant "all code=--eager" --variant "all memory=--eager --parts all" "$@"
