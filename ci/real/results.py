@@ -130,7 +130,7 @@ def keep(options):
     reason = next((key for key in ("skipped", "failed", "nothing") if getattr(options, key)), None)
     if reason:
         # What follows the reason is advice, with the id of the process.
-        record[reason] = re.sub(r" \(process \d+\)", "", getattr(options, reason)).split("; ")[0].removeprefix("hugelift: ")
+        record[reason] = re.sub(r" \(process \d+\)|; (hugelift|it is left|\d).*", "", getattr(options, reason)).removeprefix("hugelift: ")
     else:
         result = json.load(sys.stdin)
         for side in result.get("sides", []):
