@@ -400,22 +400,22 @@ def svg(record):
     ends = [math.log(value) for _, ratio, _ in drawn for value in (ratio["low"], ratio["high"], 1)]
     margin = max(0.02, (max(ends) - min(ends)) * 0.6)
     low, high = min(ends) - margin, max(ends) + margin
-    x = lambda value: 190 + 400 * (min(max(math.log(value), low), high) - low) / (high - low)
+    x = lambda value: 240 + 380 * (min(max(math.log(value), low), high) - low) / (high - low)
     height = 52 + 34 * len(drawn)
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 720 {height}" font-family="sans-serif" font-size="12">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 800 {height}" font-family="sans-serif" font-size="12">',
         "<!-- SPDX-License-Identifier: Apache-2.0 -->",
-        f'<rect width="720" height="{height}" fill="#fff"/><text x="10" y="18" font-weight="bold">{html.escape(record["title"])}: ratio to bare</text>',
+        f'<rect width="800" height="{height}" fill="#fff"/><text x="10" y="18" font-weight="bold">{html.escape(record["title"])}: ratio to bare</text>',
         f'<path d="M{x(1):.1f} 28V{height - 20}" stroke="#777" stroke-dasharray="4 3"/>',
     ]
     for at, (name, ratio, dots) in enumerate(drawn):
         y = 48 + 34 * at
         colour = "#06733a" if ratio["high"] < 1 else "#b3261e" if ratio["low"] > 1 else "#555"
         marks = "".join(f"M{x(dot):.1f} {y + 8 + 3 * (i % 3)}h0" for i, dot in enumerate(dots))
-        parts.append(f'<text x="10" y="{y + 4}">{html.escape(name[:30])}</text><path d="{marks}" stroke="#99b" stroke-width="3" stroke-linecap="round"/>')
+        parts.append(f'<text x="10" y="{y + 4}" font-size="10">{html.escape(name[:46])}</text><path d="{marks}" stroke="#99b" stroke-width="3" stroke-linecap="round"/>')
         parts.append(f'<path d="M{x(ratio["low"]):.1f} {y}H{x(ratio["high"]):.1f}" stroke="{colour}" stroke-width="4"/>')
-        parts.append(f'<circle cx="{x(ratio["point"]):.1f}" cy="{y}" r="5" fill="{colour}"/><text x="600" y="{y + 4}">{shown(ratio)}</text>')
-    ticks = [f'<text x="{x(math.exp(end)):.0f}" y="{height - 6}" text-anchor="middle">{math.exp(end):.2f}</text>' for end in (low, high)]
+        parts.append(f'<circle cx="{x(ratio["point"]):.1f}" cy="{y}" r="5" fill="{colour}"/><text x="640" y="{y + 4}">{shown(ratio)}</text>')
+    ticks = [f'<text x="{x(math.exp(end)):.0f}" y="{height - 6}" text-anchor="middle">{math.exp(end):.2g}</text>' for end in (low, high)]
     return "\n".join(parts + ticks + [f'<text x="{x(1):.0f}" y="{height - 6}" text-anchor="middle">1</text>', "</svg>"]) + "\n"
 
 
