@@ -524,6 +524,9 @@ def main():
     elif options.do == "table":
         table(options.dir)
     elif options.do == "contradictions":
+        for folder in (options.first, options.second):
+            if not records(folder):
+                sys.exit(f"results: there are no results in {folder}")
         found = contradictions(options.first, options.second)
         print("\n".join(found) or "no contradictions")
         sys.exit(bool(found))
