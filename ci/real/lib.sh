@@ -25,7 +25,8 @@ end=$((SECONDS + ${SHARE:-180}))
 # Says why nothing is measured, in the results too.
 skip() { # why
   echo "SKIP: $name: $*"
-  keep "$name" --skipped "$*" </dev/null
+  # A result that was measured stays.
+  grep -q '"result"' "$RESULTS/$name.json" 2>/dev/null || keep "$name" --skipped "$*" </dev/null
   exit 0
 }
 
@@ -37,7 +38,11 @@ need() { # programs
 }
 
 # Ends this script here if it was only to build something.
-prepared() { [ "$what" != prepare ] || exit 0; }
+prepared() {
+  [ "$what" != prepare ] || exit 0
+  # What kept it from being measured is there now.
+  ! grep -q '"skipped"' "$RESULTS/$name.json" 2>/dev/null || rm "$RESULTS/$name.json"
+}
 
 # shellcheck disable=SC2120 # Most have theirs in memory.
 # Makes a directory in memory, or in $1: it is removed at the end, when what was started has ended. The store of hugelift is there
@@ -61,6 +66,8 @@ start() { # command...
 stop() { # pids
   local at
   for ((at = $#; at > 0; at--)); do
+    # One that has ended and was waited for has given its id away.
+    jobs -pr | grep -qx "${!at}" || continue
     kill "${!at}" 2>/dev/null || continue
     wait "${!at}" 2>/dev/null || true
   done

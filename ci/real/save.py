@@ -57,6 +57,7 @@ class Server:
             except (OSError, RuntimeError):
                 pass
             time.sleep(0.05)
+        self.process.kill()
         sys.exit(f"redis-server of {side} did not start")
 
     def send(self, *words):
@@ -135,7 +136,20 @@ class Server:
         calm = self.load(keys, value, lambda: time.perf_counter() > stop)
         self.ask("BGSAVE")
         began = time.perf_counter()
-        times = self.load(keys, value, lambda: os.path.exists(file))
+        checked = [began]
+
+        def ended():
+            # Whether it still saves costs a question, so that it is asked once a second.
+            if os.path.exists(file):
+                return True
+            if time.perf_counter() - checked[0] < 1:
+                return False
+            checked[0] = time.perf_counter()
+            return not self.info("rdb_bgsave_in_progress")
+
+        times = self.load(keys, value, ended)
+        if not os.path.exists(file):
+            sys.exit("redis could not save its data; its log: " + self.log.name)
         figures["save_s"] = time.perf_counter() - began
         while self.info("rdb_bgsave_in_progress"):
             time.sleep(0.01)

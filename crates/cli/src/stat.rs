@@ -15,7 +15,7 @@ use hugelift_linux::io::output::write;
 use hugelift_linux::lookup::ExecError;
 use hugelift_linux::lookup::resolve;
 use hugelift_linux::proc::procfs::Process;
-use hugelift_measure::perf::counters::Start;
+use hugelift_measure::perf::counters::{Later, Start};
 use hugelift_measure::perf::watch::Watch;
 use hugelift_measure::perf::workload::{End, Event, Signals, Workload, die_by, wait_for};
 use hugelift_measure::pmu::given::Given;
@@ -119,7 +119,7 @@ fn of_process(pid: u32, args: &StatArgs) -> Result<Exit, Failure> {
     let signals = Signals::block().map_err(|e| format!("signalfd: {e}"))?;
     raise_file_limit();
     let threads = process.threads();
-    let mut watch = Watch::open(Some(process), &threads, Start::Asked).map_err(failed)?;
+    let mut watch = Watch::open(Some(process), &threads, Start::Asked, Later::Processes).map_err(failed)?;
     watch.enable();
     wait_for(pid, &signals, args.time.map(|time| Instant::now() + time));
     let many = if threads.len() == 1 { "1 thread".into() } else { format!("{} threads", threads.len()) };
@@ -135,7 +135,7 @@ fn of_command(args: &StatArgs) -> Result<Exit, Failure> {
     // After the fork, so that the program keeps its limit.
     raise_file_limit();
     let pid = workload.pid();
-    let mut watch = Watch::open(Some(Process::new(pid)), &[pid.cast_signed()], Start::Exec)
+    let mut watch = Watch::open(Some(Process::new(pid)), &[pid.cast_signed()], Start::Exec, Later::Processes)
         .map_err(|e| format!("cannot count {}: {e}", path.escaped()))?;
     watch.began_now();
     workload.start().map_err(|source| ExecError { program: (&args.command[0]).into(), source })?;

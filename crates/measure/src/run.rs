@@ -96,6 +96,9 @@ pub struct Run {
     /// of the time that the readings took, with the user's command.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wall_error: Option<f64>,
+    /// The transactions of the load, if they were counted.
+    #[serde(skip)]
+    pub transactions: Option<f64>,
     /// What was counted of it, if that was asked for; a comparison has the totals.
     #[serde(skip)]
     pub counts: Option<Box<Counts>>,

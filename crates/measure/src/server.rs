@@ -4,7 +4,7 @@
 
 use crate::child::{Child, reap_orphans};
 use crate::interrupt;
-use crate::perf::counters::Start;
+use crate::perf::counters::{Later, Start};
 use crate::perf::watch::Watch;
 use crate::program::Program;
 use crate::ready::Ready;
@@ -124,7 +124,7 @@ impl Server {
         raise_file_limit();
         let processes = descendants(std::process::id())?.into_iter().map(|stat| Process::new(stat.pid));
         let threads: Vec<i32> = processes.flat_map(|process| process.threads()).collect();
-        Ok(Watch::open(None, &threads, Start::Asked)?)
+        Ok(Watch::open(None, &threads, Start::Asked, Later::Processes)?)
     }
 
     /// Reads how much of its memory is huge now.

@@ -61,6 +61,7 @@ fn table(all: &SideBySide) -> Table {
     let what = match all.per {
         Per::Whole => "",
         Per::Run => "of one run",
+        Per::Transaction => "of one transaction",
         Per::Second => "of one second",
     };
     let ratio_of = |name: &String| if states == 2 { "ratio".to_string() } else { format!("{name} ratio") };

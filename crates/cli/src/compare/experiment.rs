@@ -174,8 +174,9 @@ impl Experiment {
         let exit = cut.map_or(Exit::SUCCESS, |cut| cut.exit);
         let mut comparison = Comparison::new(self.setting(), reached, sides.collect());
         let about = self.about.borrow();
+        let per = if comparison.setting.counts_transactions { Per::Transaction } else { Per::Run };
         comparison.counters =
-            about.as_ref().and_then(|about| comparison::side_by_side(about, &comparison.sides, Per::Run));
+            about.as_ref().and_then(|about| comparison::side_by_side(about, &comparison.sides, per));
         Ok(Measured { comparison, said, exit })
     }
 

@@ -179,6 +179,7 @@ impl UnderLoad {
             metric: Some(metric),
             latency,
             counts,
+            transactions: self.counts_transactions().then_some(transactions),
             server_cpu: (transactions > 0.0 && cpu > 0.0).then(|| cpu / transactions),
             ..Run::default()
         };

@@ -85,6 +85,11 @@ fn issue_34_6_counters_of_a_process_that_runs() {
     let rows = result["counters"]["rows"].as_array().expect("rows");
     let switches = rows.iter().find(|row| row["key"] == "context_switches").expect("the kernel counts them");
     assert!(switches["values"].as_array().expect("values").iter().all(Value::is_number), "{switches}");
+    // Each switch maps other pages under the code in use, or a timer interrupts it: something is counted on both sides.
+    for side in 0..2 {
+        let sum: f64 = rows.iter().filter_map(|row| row["values"][side].as_f64()).sum();
+        assert!(sum > 0.0, "{rows:?}");
+    }
     let outcome = compare(held.pid(), &["--pairs", "6", "--metric", CLOCK, "--counters"]);
     assert!(outcome.stdout.contains("\nof one second "), "{}", outcome.stdout);
 }

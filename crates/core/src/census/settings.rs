@@ -43,8 +43,8 @@ impl Default for Settings {
             scan_beside_events: Duration::from_secs(30),
             scan_share: 0.001,
             readings: 100,
-            // Twice this time is below the second in which a program is found: one turn hears of it, the next but one reads it at the latest.
-            turn: Duration::from_millis(400),
+            // A program is heard of within a turn, settles, and is read within another one: 980 ms at most.
+            turn: Duration::from_millis(340),
             most: 32_768,
         }
     }

@@ -16,6 +16,9 @@ use std::time::{Duration, Instant};
 /// How many rounds are one step.
 const IN_STEP: u64 = 2;
 
+/// The start and the end of a process take as long as so many huge pages.
+const START: u64 = 32;
+
 /// What whole processes write after their fork.
 pub(super) const PATTERNS: [Pattern; 2] = [Pattern::OnePerHuge, Pattern::Every];
 
@@ -31,16 +34,18 @@ pub(super) fn measure(
     let mut sizes = options.whole.clone();
     sizes.sort_unstable();
     sizes.dedup();
-    // A size takes as long as it is large. What one does not need is left for the next.
-    let mut left: u64 = sizes.iter().sum();
+    // A size takes as long as it is large, and a process takes time to start. What one does not need is left for the next.
+    let weight = |huge_pages: u64| huge_pages + START;
+    let mut left: u64 = sizes.iter().copied().map(weight).sum();
     for huge_pages in sizes {
         let what = format!("whole processes, {}", human_bytes(huge_pages * huge.bytes()));
         if !progress.go_on(share, &what) {
             break;
         }
         let now = Instant::now();
-        let until = now + end.saturating_duration_since(now).mul_f64(huge_pages as f64 / left.max(1) as f64);
-        left -= huge_pages;
+        let until =
+            now + end.saturating_duration_since(now).mul_f64(weight(huge_pages) as f64 / left.max(1) as f64);
+        left -= weight(huge_pages);
         let kinds: Vec<Pages> =
             [Some(Pages::Small), Some(Pages::Thp), hugetlb].into_iter().flatten().collect();
         one_size(huge_pages, &kinds, options.rounds(huge_pages), until, progress, measured)?;
@@ -72,7 +77,7 @@ fn one_size(
             for _ in 0..IN_STEP.min(rounds - done) {
                 let began = Instant::now();
                 // One round of each size is measured at least.
-                if progress.is_over() || (done > 0 && began + longest >= end) {
+                if progress.is_over() || (done + all.len() as u64 > 0 && began + longest >= end) {
                     break;
                 }
                 fastrand::shuffle(&mut cases);
@@ -84,8 +89,13 @@ fn one_size(
         })?;
         if step.is_empty() {
             if !progress.is_over() {
-                let why = "not all whole processes were measured: this machine is too busy or too slow";
-                measured.note("whole", why.into());
+                measured.note(
+                    "whole",
+                    format!(
+                        "whole processes of {huge_pages} huge pages have {done} of {rounds} rounds in their part of the time: \
+                         '--only processes' gives them all of it"
+                    ),
+                );
             }
             break;
         }

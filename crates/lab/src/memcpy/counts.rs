@@ -30,25 +30,32 @@ pub const EVENTS: [(&str, Code, Per); 12] = [
     ("migrations", Code::MIGRATIONS, Per::Copy),
 ];
 
+/// The events that are counted together. Each set has a copy of its own: a PMU has few counters, and switching others on would be
+/// counted too.
+const SETS: [std::ops::Range<usize>; 7] = [0..2, 2..4, 4..5, 5..6, 6..7, 7..9, 9..12];
+
 /// Figures in the order of [`EVENTS`]; `None` for events that this CPU does not count.
 pub type Figures = [Option<f64>; EVENTS.len()];
 
-/// Open counters of this thread.
-pub struct Counting(Counters);
+/// Open counters of this thread, by set; `None` where the CPU counts none of the set.
+pub struct Counting([Option<Counters>; SETS.len()]);
 
-/// Opens the counters. If that fails, a note says why.
+/// Opens the counters. What cannot be opened is named in a note.
 pub fn open(notes: &mut Vec<String>) -> Option<Counting> {
-    let groups = EVENTS.map(|(_, code, _)| vec![code]);
-    match Counters::open(&groups, &[nix::unistd::gettid().as_raw()], Start::Asked) {
-        Ok(counters) => {
-            notes.extend(missing(&counters.read()));
-            Some(Counting(counters))
-        }
-        Err(why) => {
-            notes.push(format!("cycles, cache and TLB misses were not counted: {why}"));
-            None
-        }
+    let own = nix::unistd::gettid().as_raw();
+    let mut refusal = None;
+    let sets = SETS.map(|set| {
+        let groups: Vec<Vec<Code>> = EVENTS[set].iter().map(|(_, code, _)| vec![*code]).collect();
+        let opened = Counters::open(&groups, &[own], Start::Asked);
+        opened.map_err(|why| refusal = Some(why)).ok()
+    });
+    if let (true, Some(why)) = (sets.iter().all(Option::is_none), refusal) {
+        notes.push(format!("cycles, cache and TLB misses were not counted: {why}"));
+        return None;
     }
+    let counting = Counting(sets);
+    notes.extend(missing(&counting.read()));
+    Some(counting)
 }
 
 /// Names the events that this CPU does not count, and what stands for them.
@@ -66,13 +73,24 @@ fn missing(counts: &[Vec<Option<Count>>]) -> Option<String> {
 }
 
 impl Counting {
-    /// Returns the figures of `work`, which copies `bytes` once.
+    /// Returns the figures of `work`, which copies `bytes` once. It is done once for each set of events.
     pub fn around(&self, bytes: usize, work: impl Fn()) -> Figures {
-        let before = self.0.read();
-        self.0.enable();
-        work();
-        self.0.disable();
-        figures(&before, &self.0.read(), bytes)
+        let before = self.read();
+        for counters in self.0.iter().flatten() {
+            counters.enable();
+            work();
+            counters.disable();
+        }
+        figures(&before, &self.read(), bytes)
+    }
+
+    /// Returns the counts so far in the order of [`EVENTS`].
+    fn read(&self) -> Vec<Vec<Option<Count>>> {
+        let of_set = |(set, counters): (std::ops::Range<usize>, &Option<Counters>)| match counters {
+            Some(counters) => counters.read(),
+            None => vec![vec![None]; set.len()],
+        };
+        SETS.into_iter().zip(&self.0).flat_map(of_set).collect()
     }
 }
 
@@ -126,6 +144,8 @@ mod tests {
     #[test]
     fn the_events_of_the_cpu_are_first() {
         const OF_CPU: usize = 9;
+        let in_sets: Vec<usize> = SETS.into_iter().flatten().collect();
+        assert_eq!(in_sets, (0..EVENTS.len()).collect::<Vec<_>>(), "each event is in one set");
         let is_of_cpu = |index: usize| EVENTS[index].2 == Per::Kilobyte;
         assert!((0..OF_CPU).all(is_of_cpu) && !(OF_CPU..EVENTS.len()).any(is_of_cpu));
     }

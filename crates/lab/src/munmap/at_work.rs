@@ -102,7 +102,9 @@ impl Places {
 
     /// Returns the share of the CPU time in which tasks spun for a lock; `None` without samples.
     pub fn spinning(&self) -> Option<f64> {
-        let spun = |(name, _): &(&String, &u64)| SPINNING.contains(&name.as_str());
+        // A compiler's parts of a function have its name and a suffix: `rwsem_spin_on_owner.isra.0`.
+        let function = |name: &str| name.split('.').next().unwrap_or_default().to_string();
+        let spun = |(name, _): &(&String, &u64)| SPINNING.contains(&function(name).as_str());
         let samples: u64 = self.samples.iter().filter(spun).map(|(_, samples)| samples).sum();
         (self.sum() > 0).then(|| samples as f64 / self.sum() as f64)
     }

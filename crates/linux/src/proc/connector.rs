@@ -23,8 +23,8 @@ use std::time::{Duration, Instant};
 const BUFFER: usize = 1 << 20;
 /// The kernel answers before send(2) returns.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The most messages that one call takes.
-const MOST: usize = 1024;
+/// The most messages that one call takes: more than the buffer holds.
+const MOST: usize = 4096;
 /// The messages of one system call. Beside hundreds of starts a second its price would be the larger part of a message's.
 const AT_ONCE: usize = 64;
 /// A message has 76 bytes.
@@ -154,7 +154,7 @@ impl Connector {
         }
     }
 
-    /// Takes the events that are there, at most 1,024 messages a call, and appends them to `events`.
+    /// Takes the events that are there, at most 4,096 messages a call, and appends them to `events`.
     ///
     /// # Errors
     /// errno(3) of recvfrom(2): nothing will come any more.

@@ -8,7 +8,7 @@ use crate::pmu::side_by_side::{Per, Ratio, SideBySide, State};
 use crate::run::Run;
 use crate::stats;
 
-/// Puts the counts of all sides side by side, for one run, or with [`Per::Second`] for one second of a period. The ratios of events
+/// Puts the counts of all sides side by side, for one run, one transaction or one second of a period. The ratios of events
 /// and of the kernel's counts are those of the pairs. Returns `None` if nothing was counted.
 pub fn side_by_side(about: &About, sides: &[Side], per: Per) -> Option<SideBySide> {
     let bare = sides.first()?;
@@ -31,19 +31,21 @@ fn state(about: &About, side: &Side, per: Per) -> Option<State> {
 }
 
 fn share_of(run: &Run, per: Per) -> f64 {
-    if per == Per::Second { run.wall } else { 1.0 }
+    match per {
+        Per::Second => run.wall,
+        Per::Transaction => run.transactions.unwrap_or(0.0),
+        Per::Run | Per::Whole => 1.0,
+    }
 }
 
 fn of_pairs(about: &About, key: &str, bare: &Side, side: &Side, per: Per) -> Option<Ratio> {
-    let value = |run: &Run| Some(count(about, key, run.counts.as_deref()?)? / share_of(run, per));
-    let pairs: Vec<(f64, f64)> = bare
-        .runs
-        .iter()
-        .zip(&side.runs)
-        .filter_map(|(a, b)| Some((value(a)?, value(b)?)))
-        // A count of 0 has no ratio.
-        .filter(|(a, b)| *a > 0.0 && *b > 0.0)
-        .collect();
+    let value = |run: &Run| {
+        let share = Some(share_of(run, per)).filter(|share| *share > 0.0)?;
+        Some(count(about, key, run.counts.as_deref()?)? / share)
+    };
+    let pairs: Vec<(f64, f64)> =
+        bare.runs.iter().zip(&side.runs).filter_map(|(a, b)| Some((value(a)?, value(b)?))).collect();
+    // A count of 0 has no ratio, and pairs without such counts are no fair choice of all: the ratio is that of the means then.
     let estimate = stats::ratio(&pairs).ok()?;
     let interval = estimate.interval;
     Some(Ratio { point: estimate.point, low: interval.map(|i| i.low), high: interval.map(|i| i.high) })
@@ -114,6 +116,14 @@ mod tests {
         let ratio = walks.ratios[0].unwrap();
         assert!((ratio.point - 0.1).abs() < 1e-9 && ratio.low.is_some_and(|low| low <= 0.1), "{ratio:?}");
         assert_eq!(row("minor_faults").values, [Some(800.0), Some(80.0)]);
+        // Pairs of which one has no fault: the ratio of the means, without an interval.
+        let mut none = sides.clone();
+        for run in &mut none[1].runs[..3] {
+            run.counts.as_mut().unwrap().kernel[0].value = 0;
+        }
+        let all = side_by_side(&about(), &none, Per::Run).unwrap();
+        let faults = all.rows.iter().find(|row| row.key == "minor_faults").unwrap();
+        assert!(faults.ratios[0].is_some_and(|ratio| ratio.low.is_none() && ratio.point < 0.1), "{faults:?}");
         let seconds = side_by_side(&about(), &sides, Per::Second).unwrap();
         let walks = seconds.rows.iter().find(|row| row.key == "ITLB_MISSES.WALK_ACTIVE").unwrap();
         assert_eq!(walks.values, [Some(4000.0), Some(400.0)]);

@@ -11,8 +11,8 @@ pub struct Difference {
     pub difference: f64,
     /// Half of the width of the interval.
     pub error: f64,
-    /// Half of the width of the interval of the difference as a share of the mean of the reference. The mean of the reference has an
-    /// error of its own, which makes it wider than `error` / `reference`.
+    /// Half of the width of the interval of the difference as a share of the mean of the reference, which has an
+    /// error of its own: it counts as often as the sample is larger than the reference.
     pub share_error: f64,
     /// The mean of the reference.
     pub reference: f64,

@@ -87,7 +87,7 @@ pub enum Start {
 
 /// What is counted too once a thread of a counter has started it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Later {
+pub enum Later {
     /// Threads.
     Threads,
     /// Threads and processes.
@@ -139,8 +139,23 @@ impl Counters {
         threads: &[i32],
         start: Start,
     ) -> Result<Counters, PerfError> {
-        match Counters::open_with(groups, threads, start, Later::Threads) {
-            Err(PerfError::Os(Errno::EINVAL)) => Counters::open(groups, threads, start),
+        Counters::open_for(groups, threads, start, Later::Threads)
+    }
+
+    /// Opens each event for each of the threads, and for what `later` says.
+    ///
+    /// # Errors
+    /// Those of [`Counters::open`].
+    pub(crate) fn open_for(
+        groups: &[Vec<Code>],
+        threads: &[i32],
+        start: Start,
+        later: Later,
+    ) -> Result<Counters, PerfError> {
+        match Counters::open_with(groups, threads, start, later) {
+            Err(PerfError::Os(Errno::EINVAL)) if later == Later::Threads => {
+                Counters::open(groups, threads, start)
+            }
             other => other,
         }
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! This machine's PMU, with the table of the events that count page walks.
 
-use crate::perf::counters::{Code, Counters, Start, find_pmu};
+use crate::perf::counters::{Code, Counters, Later, Start, find_pmu};
 use crate::pmu::{Cpu, Model, model_of, parse_cpuinfo};
 use hugelift_heat::refusal::PerfError;
 
@@ -53,14 +53,14 @@ impl Hardware {
         Ok(Hardware { model, pmu, kind })
     }
 
-    /// Opens counters of all its events for these threads.
+    /// Opens counters of all its events for these threads, and for what `later` says.
     ///
     /// # Errors
     /// Those of [`Counters::open`].
-    pub fn open(&self, threads: &[i32], start: Start) -> Result<Counters, PerfError> {
+    pub fn open(&self, threads: &[i32], start: Start, later: Later) -> Result<Counters, PerfError> {
         let code = |config| Code { pmu: self.kind, config };
         let groups: Vec<Vec<Code>> =
             self.model.groups.iter().map(|group| group.iter().map(|e| code(e.config)).collect()).collect();
-        Counters::open(&groups, threads, start)
+        Counters::open_for(&groups, threads, start, later)
     }
 }

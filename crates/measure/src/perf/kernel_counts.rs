@@ -5,7 +5,7 @@
 //! Where perf_event_open(2) is refused (by default in containers), the page faults are read from
 //! /proc/PID/stat.
 
-use crate::perf::counters::{Code, Counters, Start};
+use crate::perf::counters::{Code, Counters, Later, Start};
 use crate::perf::tracepoint;
 use crate::pmu::report::{KernelCount, Scope};
 use hugelift_heat::refusal::PerfError;
@@ -36,19 +36,26 @@ pub struct KernelCounts {
 }
 
 impl KernelCounts {
-    /// Opens them for the threads of a process. What cannot be counted is left out, with a note.
+    /// Opens them for the threads of a process, and for what `later` says. What cannot be counted is left out, with a note.
     ///
     /// # Errors
     /// [`PerfError::Vanished`] and [`PerfError::Files`] only.
-    pub fn open(process: Option<Process>, threads: &[i32], start: Start) -> Result<KernelCounts, PerfError> {
+    pub fn open(
+        process: Option<Process>,
+        threads: &[i32],
+        start: Start,
+        later: Later,
+    ) -> Result<KernelCounts, PerfError> {
         let mut notes = Vec::new();
         let mut codes =
             vec![vec![Code::MINOR_FAULTS], vec![Code::MAJOR_FAULTS], vec![Code::CONTEXT_SWITCHES]];
         // Other architectures than x86 have no such tracepoint, and only root may read its number.
         codes.extend(tracepoint::number("tlb/tlb_flush").map(|id| vec![Code::tracepoint(id)]));
-        let opened = match Counters::open(&codes, threads, start) {
+        let opened = match Counters::open_for(&codes, threads, start, later) {
             // Only privileged users may use tracepoints.
-            Err(PerfError::Denied { .. }) if codes.len() > 3 => Counters::open(&codes[..3], threads, start),
+            Err(PerfError::Denied { .. }) if codes.len() > 3 => {
+                Counters::open_for(&codes[..3], threads, start, later)
+            }
             other => other,
         };
         let counters = match opened {

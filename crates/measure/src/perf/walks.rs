@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The share of cycles that a few processes spend in page walks, from one reading to the next.
 
-use crate::perf::counters::{Counters, Start};
+use crate::perf::counters::{Counters, Later, Start};
 use crate::perf::hardware::{Hardware, NoHardware, cpus};
 use crate::pmu::metric::metrics;
 use crate::pmu::tables::Formulas;
@@ -43,7 +43,7 @@ impl Walks {
             return Err(format!("{} has no event for walk cycles", hardware.model.name));
         }
         let own = nix::unistd::gettid().as_raw();
-        hardware.open(&[own], Start::Asked).map_err(|e| e.to_string())?;
+        hardware.open(&[own], Start::Asked, Later::Processes).map_err(|e| e.to_string())?;
         raise_file_limit();
         Ok(Walks { hardware, watched: HashMap::new() })
     }
@@ -71,7 +71,7 @@ impl Walks {
                 break;
             }
             // Opening fails if the process has ended or is another user's.
-            let Ok(counters) = self.hardware.open(&tasks, Start::Asked) else { continue };
+            let Ok(counters) = self.hardware.open(&tasks, Start::Asked, Later::Processes) else { continue };
             counters.enable();
             let last = counters.read();
             self.watched.insert(*id, Watched { counters, threads: tasks.len(), last, share: None });

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! All that can be counted of some threads: by the PMU, where there is one, and by the kernel.
 
-use super::counters::{Counters, Start};
+use super::counters::{Counters, Later, Start};
 use super::hardware::{Hardware, NoHardware, cpus};
 use super::kernel_counts::KernelCounts;
 use crate::pmu::counts::{About, Counts};
@@ -35,19 +35,24 @@ enum Refusal {
 }
 
 impl Watch {
-    /// Opens the counters of threads and of all that these start. `process` is the one that page faults are read from if
+    /// Opens the counters of threads, and of what `later` says. `process` is the one that page faults are read from if
     /// perf_event_open(2) is refused.
     ///
     /// # Errors
     /// [`PerfError::Vanished`] and [`PerfError::Files`] only.
-    pub fn open(process: Option<Process>, threads: &[i32], start: Start) -> Result<Watch, PerfError> {
+    pub fn open(
+        process: Option<Process>,
+        threads: &[i32],
+        start: Start,
+        later: Later,
+    ) -> Result<Watch, PerfError> {
         let cpus = cpus();
-        let hardware = match Counting::open(&cpus, threads, start) {
+        let hardware = match Counting::open(&cpus, threads, start, later) {
             Err(Refusal::Perf(error @ (PerfError::Vanished | PerfError::Files { .. }))) => return Err(error),
             Err(refusal) => Err(refusal.to_string()),
             Ok(hardware) => Ok(hardware),
         };
-        let kernel = KernelCounts::open(process, threads, start)?;
+        let kernel = KernelCounts::open(process, threads, start, later)?;
         let about = About {
             cpu: cpus.into_iter().next(),
             model: hardware.as_ref().ok().map(|counting| counting.hardware.model),
@@ -65,7 +70,7 @@ impl Watch {
     /// # Errors
     /// As [`Watch::open`].
     pub fn of_children() -> Result<Watch, PerfError> {
-        Watch::open(None, &[nix::unistd::gettid().as_raw()], Start::Exec)
+        Watch::open(None, &[nix::unistd::gettid().as_raw()], Start::Exec, Later::Processes)
     }
 
     /// Starts counting.
@@ -112,9 +117,14 @@ impl Watch {
 }
 
 impl Counting {
-    fn open(cpus: &[crate::pmu::Cpu], threads: &[i32], start: Start) -> Result<Counting, Refusal> {
+    fn open(
+        cpus: &[crate::pmu::Cpu],
+        threads: &[i32],
+        start: Start,
+        later: Later,
+    ) -> Result<Counting, Refusal> {
         let hardware = Hardware::find(cpus)?;
-        let counters = hardware.open(threads, start)?;
+        let counters = hardware.open(threads, start, later)?;
         Ok(Counting { hardware, counters })
     }
 }

@@ -3,7 +3,7 @@
 
 use super::count::{Count, Sample, since};
 use super::cpu::Cpu;
-use super::report::{KernelCount, Origin, StatReport};
+use super::report::{KernelCount, Origin, Scope, StatReport};
 use super::tables::Model;
 
 /// What is the same for all counts of a measurement.
@@ -41,6 +41,13 @@ impl Counts {
             count.value = count.value.saturating_sub(first.map_or(0, |first| first.value));
         }
         Counts { groups: since(&self.groups, &before.groups), kernel }
+    }
+
+    /// Adds the counts of another process at the same time: those of the whole machine are the same.
+    pub fn add_process(&mut self, other: &Counts) {
+        let is_new = self.kernel.is_empty();
+        let kernel = other.kernel.iter().filter(|count| is_new || count.scope == Scope::Program);
+        self.add(&Counts { groups: other.groups.clone(), kernel: kernel.cloned().collect() });
     }
 
     /// Adds the counts of another time.
@@ -81,7 +88,6 @@ impl Counts {
 
 #[cfg(test)]
 mod tests {
-    use super::super::report::Scope;
     use super::*;
 
     fn counts(values: &[u64], faults: u64) -> Counts {
@@ -98,6 +104,13 @@ mod tests {
         assert_eq!(sum, counts(&[5, 50], 6));
         sum.add(&counts(&[1, 2], 4));
         assert_eq!(sum, counts(&[6, 52], 10));
+        // Of two processes.
+        let mut both = Counts::default();
+        let machine = KernelCount { key: "thp_split_page", label: "splits", value: 5, scope: Scope::Machine };
+        let mut one = counts(&[1], 3);
+        one.kernel.push(machine);
+        (0..2).for_each(|_| both.add_process(&one));
+        assert_eq!(both.kernel.iter().map(|count| count.value).collect::<Vec<_>>(), [6, 5]);
         let mut none = Counts::default();
         none.add(&sum);
         assert_eq!(none, sum);

@@ -56,6 +56,8 @@ pub enum Per {
     Whole,
     /// One run.
     Run,
+    /// One transaction of a server.
+    Transaction,
     /// One second of time.
     Second,
 }

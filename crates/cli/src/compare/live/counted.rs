@@ -4,7 +4,7 @@
 use hugelift_core::proc_stat::Identity;
 use hugelift_heat::refusal::PerfError;
 use hugelift_linux::proc::procfs::Process;
-use hugelift_measure::perf::counters::Start;
+use hugelift_measure::perf::counters::{Later, Start};
 use hugelift_measure::perf::watch::Watch;
 use hugelift_measure::pmu::counts::{About, Counts};
 use std::collections::BTreeMap;
@@ -22,10 +22,10 @@ pub struct Counted {
 pub type Moment = BTreeMap<Identity, Counts>;
 
 impl Counted {
-    /// Begins to count a process. One that cannot be counted is left out, and a note says why.
+    /// Begins to count a process, and none that it starts: those are counted by themselves if they belong to the experiment. One that cannot be counted is left out, and a note says why.
     pub fn begin(&mut self, identity: Identity) {
         let process = Process::new(identity.0);
-        match Watch::open(Some(process), &process.threads(), Start::Asked) {
+        match Watch::open(Some(process), &process.threads(), Start::Asked, Later::Threads) {
             Ok(mut watch) => {
                 watch.enable();
                 self.about = watch.about().clone();
@@ -54,11 +54,12 @@ impl Counted {
     }
 }
 
-/// Returns what was counted between two moments, of the processes that were there at both.
+/// Returns what was counted between two moments, of the processes that were there at both. What the kernel counts for the whole
+/// machine is that of one of them.
 pub fn between(first: &Moment, last: &Moment) -> Counts {
     let both = last.iter().filter_map(|(identity, last)| Some(last.since(first.get(identity)?)));
     both.fold(Counts::default(), |mut sum, counts| {
-        sum.add(&counts);
+        sum.add_process(&counts);
         sum
     })
 }
