@@ -29,6 +29,11 @@ impl Measured {
             self.notes.push(text);
         }
     }
+
+    /// Returns the whole processes of a case, if there are any.
+    pub fn whole_runs(&self, case: Case) -> Option<&[Whole]> {
+        self.whole.iter().find(|(other, _)| *other == case).map(|(_, runs)| &runs[..])
+    }
 }
 
 #[cfg(test)]

@@ -13,11 +13,14 @@ use hugelift_core::addr::{PageSize, human_bytes};
 use hugelift_linux::machine::thp_page;
 use std::time::{Duration, Instant};
 
-/// How many rounds are one step.
+/// The fewest rounds of a step.
 const IN_STEP: u64 = 2;
 
 /// The start and the end of a process take as long as so many huge pages.
 const START: u64 = 32;
+
+/// A step has enough rounds for this many huge pages: what small processes take is less than a tick of `/proc/stat`.
+const STEP: u64 = 32;
 
 /// What whole processes write after their fork.
 pub(super) const PATTERNS: [Pattern; 2] = [Pattern::OnePerHuge, Pattern::Every];
@@ -69,12 +72,13 @@ fn one_size(
     let _pool = pool_for(&mut pooled, huge_pages, huge, measured);
     cases.retain(|case| pooled.contains(&case.pages));
     let mut results: Vec<(Case, Vec<Whole>)> = cases.iter().map(|case| (*case, vec![])).collect();
+    let in_step = IN_STEP.max(STEP.div_ceil(huge_pages.max(1)));
     let mut done = 0;
     while done < rounds && !cases.is_empty() {
         let mut longest = Duration::ZERO;
         let (step, _) = progress.undisturbed(|progress| {
             let mut all = Vec::new();
-            for _ in 0..IN_STEP.min(rounds - done) {
+            for _ in 0..in_step.min(rounds - done) {
                 let began = Instant::now();
                 // One round of each size is measured at least.
                 if progress.is_over() || (done + all.len() as u64 > 0 && began + longest >= end) {

@@ -14,6 +14,9 @@ use hugelift_measure::stats::{self, Estimate};
 /// hugetlb pages, divided by the time on small ones.
 pub const SOURCE_WHOLE: f64 = 0.93;
 
+/// The same for one write to each huge page, at two sizes.
+pub const SOURCE_SPARSE: [f64; 2] = [1.38, 1.47];
+
 /// The time on one kind of pages, divided by that on another, over the rounds.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Ratio {
@@ -143,76 +146,67 @@ fn of_forks(
     Some((size, pairs.collect()))
 }
 
+/// What is compared of whole processes: its name, the subjects of its claims for hugetlb and THP to small pages, the pattern and
+/// the figure.
+type WholeFigure = (&'static str, [&'static str; 2], Pattern, fn(&Whole) -> f64);
+
+/// The wall time where every page is written, which the source gives.
+const DENSE: &str = "whole process, wall time";
+
+const WHOLE_FIGURES: [WholeFigure; 6] = [
+    (DENSE, ["cow.dense.whole-process", "cow.dense.whole-process.thp"], Pattern::Every, |run| run.wall),
+    ("whole process, CPU time", ["cow.dense.whole-process.cpu", ""], Pattern::Every, Whole::cpu),
+    ("whole process, CPU time without the fill", ["", ""], Pattern::Every, Whole::after_fill),
+    ("whole process, sparse, wall time", ["", ""], Pattern::OnePerHuge, |run| run.wall),
+    ("whole process, sparse, CPU time", ["", ""], Pattern::OnePerHuge, Whole::cpu),
+    ("whole process, sparse, CPU time without the fill", ["", ""], Pattern::OnePerHuge, Whole::after_fill),
+];
+
 /// Compares whole processes of each size. What can be compared with other reports is said of one size, [`claimed`], dense.
 fn of_whole(measured: &Measured) -> Vec<Ratio> {
     let mut sizes: Vec<u64> = measured.whole.iter().map(|(case, _)| case.huge_pages).collect();
     sizes.dedup();
-    let claimed = claimed(&sizes);
+    let claimed = claimed(measured);
     let [hugetlb, _, thp] = pairs_of_kinds(measured);
-    let ratio =
-        |size, pattern, kinds: Option<(Pages, Pages)>, figure: fn(&Whole) -> f64, of: &str, subject| {
-            let (second, first) = kinds?;
-            let runs = |pages| {
-                let wanted = Case { huge_pages: size, pages, pattern };
-                measured.whole.iter().find(|(case, _)| *case == wanted).map(|(_, runs)| runs)
-            };
-            let pairs = runs(first)?.iter().zip(runs(second)?).map(|(a, b)| (figure(a), figure(b)));
-            let estimate = stats::ratio(&pairs.collect::<Vec<_>>()).ok()?;
-            let source = (pattern == Pattern::Every && kinds == hugetlb && of.ends_with("wall time"))
-                .then_some(SOURCE_WHOLE);
-            let (huge_pages, names, of) = (Some(size), (second.name(), first.name()), of.to_string());
-            Some(Ratio { of, subject, huge_pages, names, estimate, margin: 1.25, source })
-        };
     let mut all = Vec::new();
     for size in sizes {
-        let subject = |subject| if Some(size) == claimed { subject } else { "" };
-        let dense = Pattern::Every;
-        let wall = |run: &Whole| run.wall;
-        all.extend(ratio(
-            size,
-            dense,
-            hugetlb,
-            wall,
-            "whole process, wall time",
-            subject("cow.dense.whole-process"),
-        ));
-        all.extend(ratio(
-            size,
-            dense,
-            hugetlb,
-            Whole::cpu,
-            "whole process, CPU time",
-            subject("cow.dense.whole-process.cpu"),
-        ));
-        all.extend(ratio(
-            size,
-            dense,
-            thp,
-            wall,
-            "whole process, wall time",
-            subject("cow.dense.whole-process.thp"),
-        ));
-        all.extend(ratio(size, dense, hugetlb, Whole::after_fill, "whole process without its fill", ""));
-        for kinds in [hugetlb, thp] {
-            let sparse = Pattern::OnePerHuge;
-            all.extend(ratio(size, sparse, kinds, wall, "whole process, sparse, wall time", ""));
-            all.extend(ratio(
-                size,
-                sparse,
-                kinds,
-                Whole::after_fill,
-                "whole process, sparse, without its fill",
-                "",
-            ));
+        for (of, subjects, pattern, figure) in WHOLE_FIGURES {
+            for (kinds, subject) in [hugetlb, thp].into_iter().zip(subjects) {
+                let Some((second, first)) = kinds else { continue };
+                let Some(estimate) = whole_ratio(measured, (size, pattern), (second, first), figure) else {
+                    continue;
+                };
+                let subject = if Some(size) == claimed { subject } else { "" };
+                let source = (of == DENSE && kinds == hugetlb).then_some(SOURCE_WHOLE);
+                let (huge_pages, names, of) = (Some(size), (second.name(), first.name()), of.to_string());
+                all.push(Ratio { of, subject, huge_pages, names, estimate, margin: 1.25, source });
+            }
         }
     }
     all
 }
 
-/// Returns the size of whole processes that claims are about: the largest of at most 64 huge pages, or else the smallest.
-fn claimed(sizes: &[u64]) -> Option<u64> {
-    let small = sizes.iter().copied().filter(|size| *size <= 64).max();
-    small.or_else(|| sizes.iter().copied().min())
+/// Returns a figure of whole processes of one size and pattern on one kind of pages, divided by that on another.
+pub(super) fn whole_ratio(
+    measured: &Measured,
+    (huge_pages, pattern): (u64, Pattern),
+    (of, to): (Pages, Pages),
+    figure: fn(&Whole) -> f64,
+) -> Option<Estimate> {
+    let runs = |pages| measured.whole_runs(Case { huge_pages, pages, pattern });
+    let pairs: Vec<(f64, f64)> =
+        runs(to)?.iter().zip(runs(of)?).map(|(a, b)| (figure(a), figure(b))).collect();
+    stats::ratio(&pairs).ok()
+}
+
+/// Returns the size of whole processes that claims are about: of those with enough rounds for an interval the one that is
+/// nearest to 64 huge pages.
+fn claimed(measured: &Measured) -> Option<u64> {
+    let far = |size: u64| if size > 64 { size as f64 / 64.0 } else { 64.0 / size.max(1) as f64 };
+    let dense = measured.whole.iter().filter(|(case, _)| case.pattern == Pattern::Every);
+    let sizes =
+        dense.map(|(case, runs)| ((runs.len() as u64) < FEWEST, far(case.huge_pages), case.huge_pages));
+    sizes.min_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))).map(|(_, _, size)| size)
 }
 
 /// Compares the saves of redis with huge pages to those without. The percentiles are those of each save: the
@@ -282,6 +276,25 @@ mod tests {
         assert_eq!(ratio(0.8, Some((0.7, 0.9))).word(), ("faster", false));
         assert_eq!(ratio(1.0, Some((0.9, 1.1))).word(), ("no-difference", false));
         assert_eq!(ratio(9.0, None).word(), ("unknown", false));
+    }
+
+    #[test]
+    fn issue_34_6_claims_are_about_the_size_nearest_to_64_with_an_interval() {
+        let of = |sizes: &[(u64, usize)]| {
+            let one = |&(huge_pages, runs): &(u64, usize)| {
+                (
+                    Case { huge_pages, pages: Pages::Small, pattern: Pattern::Every },
+                    vec![Whole::default(); runs],
+                )
+            };
+            claimed(&Measured { whole: sizes.iter().map(one).collect(), ..Measured::default() })
+        };
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&[(1, 30), (32, 10)]), Some(32));
+        assert_eq!(of(&[(1, 30), (64, 30), (128, 6)]), Some(64));
+        assert_eq!(of(&[(1, 30), (128, 6), (512, 6)]), Some(128));
+        // Five rounds have no interval.
+        assert_eq!(of(&[(1, 30), (64, 5)]), Some(1));
     }
 
     #[test]

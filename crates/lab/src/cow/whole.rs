@@ -26,7 +26,7 @@ use std::os::fd::{AsRawFd as _, RawFd};
 use std::time::Instant;
 
 /// The cost of one process, in seconds.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, Default, PartialEq, Debug)]
 pub struct Whole {
     /// From before its start to its end.
     pub wall: f64,
@@ -34,8 +34,26 @@ pub struct Whole {
     pub user: f64,
     /// The same in the kernel.
     pub system: f64,
-    /// Time to map and fill the memory, of fork(2), and of all writes after it.
-    pub phases: [f64; 3],
+    /// The phases in [`FILL`], [`FORK`] and [`WRITE`].
+    pub phases: [Phase; 3],
+}
+
+/// The phase in which a process maps and fills its memory.
+pub const FILL: usize = 0;
+/// That in which it forks.
+pub const FORK: usize = 1;
+/// That of all writes while the child lives.
+pub const WRITE: usize = 2;
+
+/// The cost of one phase of the process itself.
+#[derive(Clone, Copy, Default, PartialEq, Debug)]
+pub struct Phase {
+    /// Wall time in seconds.
+    pub wall: f64,
+    /// CPU time in seconds.
+    pub cpu: f64,
+    /// Page faults.
+    pub faults: f64,
 }
 
 impl Whole {
@@ -44,19 +62,28 @@ impl Whole {
         self.user + self.system
     }
 
-    /// Returns the wall time without mapping and filling the memory, in which huge pages save most faults.
+    /// Returns the CPU time without mapping and filling the memory, in which huge pages save most faults.
     pub fn after_fill(&self) -> f64 {
-        (self.wall - self.phases[0]).max(0.0)
+        (self.cpu() - self.phases[FILL].cpu).max(0.0)
     }
 
-    /// Returns the rest: its own start, and the end of both processes, where the kernel frees the memory.
+    /// Returns the rest of the wall time: its own start, and the end of both processes, where the kernel frees the memory.
     pub fn rest(&self) -> f64 {
-        (self.wall - self.phases.iter().sum::<f64>()).max(0.0)
+        self.left(self.wall, |phase| phase.wall)
+    }
+
+    /// Returns the same of the CPU time.
+    pub fn rest_cpu(&self) -> f64 {
+        self.left(self.cpu(), |phase| phase.cpu)
+    }
+
+    fn left(&self, all: f64, of: fn(&Phase) -> f64) -> f64 {
+        (all - self.phases.iter().map(of).sum::<f64>()).max(0.0)
     }
 }
 
-/// What the process sends when it has done its work: the nanoseconds of each phase.
-type Sent = [u64; 3];
+/// What the process sends when it has done its work: nanoseconds of wall time and of CPU time, and page faults, phase by phase.
+type Sent = [[u64; 3]; 3];
 
 /// Runs one process of a case.
 ///
@@ -102,9 +129,11 @@ pub(super) fn once(case: Case, huge: PageSize) -> Result<Whole> {
     }
     let mut sent = [0; size_of::<Sent>()];
     read.read_exact(&mut sent).context("a process ended without its figures")?;
-    let mut phases = [0.0; 3];
-    for (phase, bytes) in phases.iter_mut().zip(sent.as_chunks::<8>().0) {
-        *phase = u64::from_ne_bytes(*bytes) as f64 / 1e9;
+    let mut phases = [Phase::default(); 3];
+    for (phase, bytes) in phases.iter_mut().zip(sent.as_chunks::<24>().0) {
+        let words = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word) as f64);
+        let [wall, cpu, faults] = words.collect::<Vec<f64>>()[..] else { continue };
+        *phase = Phase { wall: wall / 1e9, cpu: cpu / 1e9, faults };
     }
     let [user, system] = cpu_of_children()?;
     let [user, system] = [user - cpu_before[0], system - cpu_before[1]];
@@ -142,7 +171,7 @@ fn phases(place: &mut Reservation, case: Case, huge: PageSize, bytes: usize) -> 
         Pages::Thp => Some(libc::MADV_HUGEPAGE),
         Pages::Hugetlb(_) => None,
     };
-    let began = Instant::now();
+    let began = Now::read();
     let memory = place.map_memory(0, bytes, libc::PROT_READ | libc::PROT_WRITE, case.pages.flags())?;
     if let Some(advice) = advice {
         // A kernel without transparent huge pages refuses the advice. Small pages do not need it, and the
@@ -151,16 +180,16 @@ fn phases(place: &mut Reservation, case: Case, huge: PageSize, bytes: usize) -> 
         let _ = unsafe { libc::madvise(memory.cast(), bytes, advice) };
     }
     fill(memory, bytes, 1);
-    let filled = Instant::now();
+    let filled = Now::read();
     let mut pipe = [0; 2];
     // SAFETY: pipe(2) writes two numbers to where there is room for them.
     if unsafe { libc::pipe(pipe.as_mut_ptr()) } != 0 {
         return Err(std::io::Error::last_os_error());
     }
-    let forking = Instant::now();
+    let forking = Now::read();
     // SAFETY: fork(2) in a process with one thread; the child only waits for its end.
     let child = unsafe { libc::fork() };
-    let forked = Instant::now();
+    let forked = Now::read();
     match child {
         0 => wait_for_end(pipe[0], pipe[1]),
         1.. => {}
@@ -170,7 +199,7 @@ fn phases(place: &mut Reservation, case: Case, huge: PageSize, bytes: usize) -> 
         Pattern::OnePerHuge => touch(memory, bytes, huge),
         Pattern::Random | Pattern::Every => fill(memory, bytes, 2),
     }
-    let written = Instant::now();
+    let written = Now::read();
     // SAFETY: close(2) of the writing end, at which the child ends; waitpid(2) for that child.
     let ended = unsafe {
         libc::close(pipe[1]);
@@ -179,7 +208,37 @@ fn phases(place: &mut Reservation, case: Case, huge: PageSize, bytes: usize) -> 
     if ended != child {
         return Err(std::io::Error::last_os_error());
     }
-    Ok([filled - began, forked - forking, written - forked].map(|time| time.as_nanos() as u64))
+    Ok([filled.since(&began), forked.since(&forking), written.since(&forked)])
+}
+
+/// What this process has used until now.
+struct Now {
+    wall: Instant,
+    cpu_ns: u64,
+    faults: u64,
+}
+
+impl Now {
+    /// Reads the clocks. Allocates nothing.
+    fn read() -> Now {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the system call writes to where there is room; zeros are a valid value of these numbers.
+        let usage = unsafe {
+            libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time);
+            let mut usage: libc::rusage = std::mem::zeroed();
+            libc::getrusage(libc::RUSAGE_SELF, &raw mut usage);
+            usage
+        };
+        let cpu_ns = time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned();
+        let faults = (usage.ru_minflt + usage.ru_majflt).cast_unsigned();
+        Now { wall: Instant::now(), cpu_ns, faults }
+    }
+
+    /// Returns the nanoseconds of wall time and of CPU time, and the page faults, since `before`.
+    fn since(&self, before: &Now) -> [u64; 3] {
+        let wall = (self.wall - before.wall).as_nanos() as u64;
+        [wall, self.cpu_ns.saturating_sub(before.cpu_ns), self.faults.saturating_sub(before.faults)]
+    }
 }
 
 fn fill(memory: *mut u8, bytes: usize, byte: u8) {
@@ -200,7 +259,7 @@ fn touch(memory: *mut u8, bytes: usize, huge: PageSize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hugelift_linux::machine::thp_page;
+    use hugelift_linux::machine::{base_page, thp_page};
 
     fn of(pages: Pages, huge_pages: u64, pattern: Pattern) -> Case {
         Case { huge_pages, pages, pattern }
@@ -211,9 +270,14 @@ mod tests {
     fn issue_34_6_one_write_to_each_huge_page_takes_less_than_writes_to_all() {
         let _alone = crate::alone();
         let huge = thp_page().unwrap_or(PageSize::MB2);
-        let write = |pattern| once(of(Pages::Small, 8, pattern), huge).expect("16 MB").phases[2];
+        let write = |pattern| once(of(Pages::Small, 8, pattern), huge).expect("16 MB").phases[WRITE];
         let (sparse, dense) = (write(Pattern::OnePerHuge), write(Pattern::Every));
-        assert!(sparse > 0.0 && sparse < dense, "{sparse} {dense}");
+        assert!(sparse.wall > 0.0 && sparse.wall < dense.wall, "{sparse:?} {dense:?}");
+        assert!(sparse.cpu > 0.0 && sparse.cpu < dense.cpu, "{sparse:?} {dense:?}");
+        let pages = 8.0 * (huge.bytes() / base_page().bytes()) as f64;
+        // A page of the stack or of the program may be among them.
+        assert!((8.0..12.0).contains(&sparse.faults), "{sparse:?}");
+        assert!((pages..pages + 4.0).contains(&dense.faults), "{dense:?}");
     }
 
     #[test]
@@ -221,8 +285,10 @@ mod tests {
         let _alone = crate::alone();
         let huge = thp_page().unwrap_or(PageSize::MB2);
         let whole = once(of(Pages::Small, 8, Pattern::Every), huge).expect("16 MB and two processes");
-        assert!(whole.phases.iter().all(|phase| *phase > 0.0), "{whole:?}");
-        assert!(whole.phases.iter().sum::<f64>() < whole.wall && whole.rest() > 0.0, "{whole:?}");
+        assert!(whole.phases.iter().all(|phase| phase.wall > 0.0 && phase.cpu > 0.0), "{whole:?}");
+        let walls: f64 = whole.phases.iter().map(|phase| phase.wall).sum();
+        assert!(walls < whole.wall && whole.rest() > 0.0, "{whole:?}");
+        assert!(whole.phases[FILL].faults >= 8.0 * (huge.bytes() / base_page().bytes()) as f64, "{whole:?}");
         // 8192 page faults take longer than the resolution of the CPU time.
         assert!(whole.cpu() > 1e-4 && whole.cpu() < 60.0, "{whole:?}");
     }

@@ -4,6 +4,7 @@
 mod figures;
 mod statements;
 mod tables;
+mod whole;
 
 use crate::cow::measured::Measured;
 use crate::cow::ratios::ratios;
@@ -11,7 +12,7 @@ use crate::results::unit::Unit;
 use crate::results::{Outcome, Sample};
 use figures::{NS, name};
 use statements::{advice, claims, few, joined, joined_again, kernel_behaviour, khugepaged, source};
-use tables::{afterwards, compared, plots, rested, served, served_plot, whole, writes};
+use tables::{afterwards, compared, plots, rested, served, served_plot, writes};
 
 /// Returns tables, plots, claims and advice. `disturbed` says whether other programs disturbed the
 /// measurements: then only what does not depend on times is sure.
@@ -19,7 +20,8 @@ pub fn outcome(measured: &Measured, disturbed: bool) -> Outcome {
     let ratios = ratios(measured);
     let mut outcome = Outcome { notes: measured.notes.clone(), ..Outcome::default() };
     outcome.tables = vec![writes(measured), compared(&ratios)];
-    outcome.tables.extend(whole(measured));
+    outcome.tables.extend(whole::whole(measured));
+    outcome.tables.extend(whole::phases(measured));
     outcome.tables.push(afterwards(measured));
     outcome.tables.extend(served(&measured.served.saves));
     outcome.tables.extend(rested(&measured.served.rests));
@@ -36,6 +38,7 @@ pub fn outcome(measured: &Measured, disturbed: bool) -> Outcome {
         outcome.samples.push(Sample { name, unit: Unit::Seconds, values });
     }
     outcome.notes.extend(source(measured, &ratios));
+    outcome.notes.extend(whole::why(measured));
     outcome.notes.extend(few(measured));
     outcome.notes.extend(kernel_behaviour(measured));
     outcome.notes.extend(joined(measured));
@@ -52,7 +55,7 @@ mod tests {
     use super::*;
     use crate::cow::case::{Case, Pattern};
     use crate::cow::redis::{Rest, Save, Served, Side};
-    use crate::cow::whole::Whole;
+    use crate::cow::whole::{Phase, Whole};
     use crate::cow::write::Forked;
     use crate::latency::Latencies;
     use crate::memory::Pages;
@@ -137,7 +140,8 @@ mod tests {
     #[test]
     fn whole_processes_are_shown_beside_the_source() {
         let one = |wall: f64| {
-            let phases = [wall / 2.0, 0.01, wall / 4.0];
+            let phases =
+                [wall / 2.0, 0.01, wall / 4.0].map(|wall| Phase { wall, cpu: wall / 4.0, faults: 7.0 });
             Whole { wall, user: wall / 8.0, system: wall / 4.0, phases }
         };
         let every = Pattern::Every;

@@ -6,7 +6,6 @@ use crate::cow::case::{Case, Pattern};
 use crate::cow::measured::Measured;
 use crate::cow::ratios::Ratio;
 use crate::cow::redis::{self, Rest, Save, Side};
-use crate::cow::whole::Whole;
 use crate::cow::write::Forked;
 use crate::latency::Latencies;
 use crate::memory::Pages;
@@ -92,55 +91,6 @@ pub(super) fn compared(ratios: &[Ratio]) -> Table {
         ]);
     }
     table
-}
-
-/// Shows whole processes as the literature does, by mean and standard deviation, with the medians of their phases.
-pub(super) fn whole(measured: &Measured) -> Option<Table> {
-    let mut columns = case_columns();
-    columns.extend([
-        Column::new("whole_runs", "runs", Unit::Count),
-        Column::new("whole_s", "mean", Unit::Seconds),
-        Column::new("whole_deviation_s", "std. dev.", Unit::Seconds),
-        Column::new("whole_user_s", "user", Unit::Seconds),
-        Column::new("whole_system_s", "system", Unit::Seconds),
-        Column::new("whole_fill_s", "fill", Unit::Seconds),
-        Column::new("whole_fork_s", "fork", Unit::Seconds),
-        Column::new("whole_write_s", "write", Unit::Seconds),
-        Column::new("whole_rest_s", "rest", Unit::Seconds),
-    ]);
-    let caption = "whole processes: fill their memory, fork, write while the child lives, end (wall time, user and system time: \
-                   means; phases: medians; the rest is start and end)";
-    let mut table = Table::new(caption, columns);
-    for (case, runs) in &measured.whole {
-        let all = |of: fn(&Whole) -> f64| runs.iter().map(of).collect::<Vec<f64>>();
-        let middle = |of: fn(&Whole) -> f64| Cell::from(median(&all(of)).ok());
-        let walls = all(|run| run.wall);
-        let mut row = case_cells(case);
-        row.extend([
-            (runs.len() as u64).into(),
-            mean(&walls).into(),
-            deviation(&walls).into(),
-            mean(&all(|run| run.user)).into(),
-            mean(&all(|run| run.system)).into(),
-            middle(|run| run.phases[0]),
-            middle(|run| run.phases[1]),
-            middle(|run| run.phases[2]),
-            middle(Whole::rest),
-        ]);
-        table.rows.push(row);
-    }
-    (!table.rows.is_empty()).then_some(table)
-}
-
-fn mean(values: &[f64]) -> Option<f64> {
-    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
-}
-
-/// Returns the standard deviation of a sample; `None` with fewer than two values.
-fn deviation(values: &[f64]) -> Option<f64> {
-    let mean = mean(values).filter(|_| values.len() > 1)?;
-    let squares: f64 = values.iter().map(|value| (value - mean) * (value - mean)).sum();
-    Some((squares / (values.len() - 1) as f64).sqrt())
 }
 
 pub(super) fn afterwards(measured: &Measured) -> Table {
