@@ -153,6 +153,16 @@ mod tests {
             (of(HUGETLB, 128, Pattern::OnePerHuge), vec![one(0.3); 6]),
         ];
         let cases = vec![forked(Pages::Small, 16, every, 40_000), forked(HUGETLB, 16, every, 4_000)];
+        let alone = Measured { whole: whole.clone(), ..Measured::default() };
+        let alone = super::outcome(&alone, false);
+        assert!(
+            alone.advice[0].starts_with("A process that writes all of its memory and ends takes 0.50"),
+            "{alone:?}"
+        );
+        assert!(
+            alone.notes.iter().any(|note| note.contains("is written: whole processes 0.50")),
+            "{alone:?}"
+        );
         let measured = Measured { cases, whole, ..Measured::default() };
         let outcome = outcome(&measured, false);
         let note = outcome.notes.iter().find(|note| note.contains("source")).expect("a note");

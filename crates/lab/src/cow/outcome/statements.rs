@@ -70,8 +70,10 @@ pub(super) fn about<'a>(ratios: &'a [Ratio], subject: &str) -> Option<&'a Ratio>
 /// Compares what was found for programs that write everything with what the source found.
 pub(super) fn source(measured: &Measured, ratios: &[Ratio]) -> Option<String> {
     let whole = about(ratios, "cow.dense.whole-process")?;
-    let alone = about(ratios, "cow.dense.writes-alone").map_or("?".into(), Ratio::shown);
-    let cpu = about(ratios, "cow.dense.whole-process.cpu").map_or("?".into(), Ratio::shown);
+    let alone = about(ratios, "cow.dense.writes-alone")
+        .map_or(String::new(), |alone| format!("the writes alone take {} of the time, ", alone.shown()));
+    let cpu = about(ratios, "cow.dense.whole-process.cpu")
+        .map_or(String::new(), |cpu| format!(" (CPU time {})", cpu.shown()));
     let runs = |name: &str| {
         let is_it = |case: &Case| {
             case.pages.name() == name
@@ -94,9 +96,8 @@ pub(super) fn source(measured: &Measured, ratios: &[Ratio]) -> Option<String> {
         String::new()
     };
     Some(format!(
-        "hugetlb to small pages where every page is written: the writes alone take {alone} of the time, whole \
-         processes {} (CPU time {cpu}); the source found {SOURCE_WHOLE} for whole processes on its machine and \
-         kernel{why}",
+        "hugetlb to small pages where every page is written: {alone}whole processes {}{cpu}; the source found \
+         {SOURCE_WHOLE} for whole processes on its machine and kernel{why}",
         whole.shown()
     ))
 }
@@ -199,19 +200,19 @@ pub(super) fn writes_advice(measured: &Measured, ratios: &[Ratio], disturbed: bo
         })?;
         latencies(runs).percentile(0.5).map(|ns| Unit::Seconds.show(ns * NS))
     };
-    let whole = about(ratios, "cow.dense.whole-process");
+    let whole = about(ratios, "cow.dense.whole-process").map(|whole| {
+        let sentence = format!(
+            "A process that writes all of its memory and ends takes {} of the time on hugetlb that it takes on small pages \
+             (the source: {SOURCE_WHOLE})",
+            whole.shown()
+        );
+        marked(sentence, whole.word().1, disturbed)
+    });
     if let Some(ratio) = about(ratios, "cow.first-write.hugetlb-to-thp")
         && let (Some(hugetlb), Some(thp)) =
             (p50(&ratio.names.0, ratio.huge_pages), p50(&ratio.names.1, ratio.huge_pages))
     {
-        let dense = whole.map_or(String::new(), |whole| {
-            let sentence = format!(
-                "A process that writes all of its memory and ends takes {} of the time on hugetlb that it takes on \
-                 small pages (the source: {SOURCE_WHOLE})",
-                whole.shown()
-            );
-            format!(" {}", marked(sentence, whole.word().1, disturbed))
-        });
+        let dense = whole.map_or(String::new(), |whole| format!(" {whole}"));
         let sentence = format!(
             "After a fork a write to a hugetlb page takes {hugetlb} here, {} times the {thp} of a write to a \
              transparent huge page: hugelift puts writable parts on THP unless --data-backing asks for hugetlb, \
@@ -229,7 +230,7 @@ pub(super) fn writes_advice(measured: &Measured, ratios: &[Ratio], disturbed: bo
             true,
             disturbed,
         ),
-        None => "There are no figures for transparent huge pages here.".into(),
+        None => whole.unwrap_or_else(|| "There are no figures for transparent huge pages here.".into()),
     }
 }
 
