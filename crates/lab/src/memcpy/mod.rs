@@ -8,7 +8,9 @@
 //! really is.
 
 mod blocks;
+mod counted;
 mod counts;
+mod group;
 mod kind;
 mod measured;
 mod outcome;
@@ -104,7 +106,8 @@ fn measure(options: &Options, progress: &mut Progress) -> Result<Measured> {
         for timed in &mut timed {
             // This run also brings the caches into the state that every round finds.
             blocks.once(timed.kind, bytes);
-            timed.counts = counters.as_ref().map(|c| c.around(bytes, || blocks.once(timed.kind, bytes)));
+            let once = || blocks.once(timed.kind, bytes);
+            timed.counts = counters.as_ref().map(|c| c.around(bytes, SAMPLE.div_ceil(bytes), once));
         }
         let (mut rounds, mut disturbed) = (0, false);
         while rounds < options.rounds {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Makes tables, plots and advice of the measurements.
 
-use super::counts::{EVENTS, Per, cycles_per_instruction};
+use super::counted;
+use super::group::{Group, name};
 use super::kind::{Kind, Source};
 use super::measured::{Measured, Size};
 use super::perf_bench::PerfBench;
@@ -13,23 +14,6 @@ use crate::results::{Cell, Column, Hue, Outcome, Plot, Point, Sample, Scale, Ser
 use hugelift_core::addr::human_bytes;
 use hugelift_measure::stats::{Estimate, location};
 
-/// Returns the title for columns and legends, and the key for the names of columns and samples.
-fn name(kind: Kind) -> (&'static str, &'static str) {
-    match kind {
-        Kind::Copy(Source::Never(Pages::Small), Pages::Small) => ("empty, off", "empty_off"),
-        Kind::Copy(Source::Never(Pages::Small), _) => ("empty, mixed", "empty_mixed"),
-        Kind::Copy(Source::Never(_), _) => ("empty, on", "empty_on"),
-        Kind::Copy(Source::Written(_), Pages::Small) => ("written, off", "written_off"),
-        Kind::Copy(Source::Written(_), _) => ("written, on", "written_on"),
-        Kind::Copy(Source::Unshared, _) => ("unshared, on", "unshared_on"),
-        Kind::Set(Pages::Small) => ("off", "set_off"),
-        Kind::Set(_) => ("on", "set_on"),
-        Kind::Read(Source::Never(Pages::Small)) => ("small zero page", "read_small_zero"),
-        Kind::Read(Source::Never(_)) => ("huge zero page", "read_huge_zero"),
-        Kind::Read(_) => ("written, huge pages", "read_written"),
-    }
-}
-
 fn style(kind: Kind) -> (Hue, Shape) {
     match kind {
         Kind::SMALL_ZERO => (Hue::Third, Shape::Line),
@@ -40,44 +24,6 @@ fn style(kind: Kind) -> (Hue, Shape) {
             (pages.hue(), Shape::Line)
         }
         Kind::Read(Source::Unshared) => (Hue::Second, Shape::Line),
-    }
-}
-
-/// Operations that are shown together.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Group {
-    Copies,
-    Sets,
-    Reads,
-}
-
-impl Group {
-    fn of(kind: Kind) -> Group {
-        match kind {
-            Kind::Copy(..) => Group::Copies,
-            Kind::Set(_) => Group::Sets,
-            Kind::Read(_) => Group::Reads,
-        }
-    }
-
-    fn title(self) -> &'static str {
-        match self {
-            Group::Copies => "memcpy by its source",
-            Group::Sets => "memset",
-            Group::Reads => "reading alone",
-        }
-    }
-
-    fn caption(self) -> &'static str {
-        match self {
-            Group::Copies => {
-                "memcpy in GB/s of CPU time; empty: the source was never written; off, on: transparent huge pages \
-                 for both blocks; mixed: for the destination only; unshared: the source was read while \
-                 use_zero_page was 0"
-            }
-            Group::Sets => "memset in GB/s of CPU time; off, on: transparent huge pages",
-            Group::Reads => "reading alone in GB/s of CPU time, which shows from which cache the bytes come",
-        }
     }
 }
 
@@ -98,7 +44,7 @@ pub fn outcome(measured: &Measured, machine: &Machine, disturbed: bool) -> Outco
         outcome.tables.push(rates(measured, group));
     }
     outcome.tables.push(ratios(measured));
-    outcome.tables.extend(counts(measured));
+    outcome.tables.extend(counted::table(measured));
     outcome.tables.extend(measured.perf.as_ref().map(|perf| beside(perf, measured)));
     outcome.notes.extend(measured.perf.as_ref().map(about_perf));
     outcome.plots = plots(measured);
@@ -174,43 +120,6 @@ fn ratios(measured: &Measured) -> Table {
         table.rows.push(row);
     }
     table
-}
-
-/// Shows what was counted of one copy of each kind. An event that no CPU here counts has no column; a note names it.
-fn counts(measured: &Measured) -> Option<Table> {
-    let all = || measured.sizes.iter().flat_map(|size| size.timed.iter().filter_map(|timed| timed.counts));
-    let is_counted = |index: usize| all().any(|figures| figures[index].is_some());
-    let shown: Vec<usize> = (0..EVENTS.len()).filter(|index| is_counted(*index)).collect();
-    let has_cpi = all().any(|figures| cycles_per_instruction(&figures).is_some());
-    let mut columns =
-        vec![Column::new("block_bytes", "block", Unit::Bytes), Column::new("copy", "copy", Unit::Text)];
-    for &index in &shown {
-        let (name, _, per) = EVENTS[index];
-        let unit = if per == Per::Kilobyte { "kb" } else { "copy" };
-        columns.push(Column::new(
-            &format!("{}_per_{unit}", name.replace([' ', '-'], "_")),
-            name,
-            Unit::Ratio,
-        ));
-    }
-    columns.extend(has_cpi.then(|| Column::new("cycles_per_instruction", "cycles/instruction", Unit::Ratio)));
-    let mut table = Table::new(
-        "what was counted: events of the CPU for each kB that is copied, events of the kernel for each copy",
-        columns,
-    );
-    for size in &measured.sizes {
-        for timed in &size.timed {
-            let Some(figures) = timed.counts else { continue };
-            let mut row: Vec<Cell> = vec![
-                (size.bytes as u64).into(),
-                format!("{} {}", Group::of(timed.kind).title(), name(timed.kind).0).into(),
-            ];
-            row.extend(shown.iter().map(|index| Cell::from(figures[*index])));
-            row.extend(has_cpi.then(|| Cell::from(cycles_per_instruction(&figures))));
-            table.rows.push(row);
-        }
-    }
-    (!table.rows.is_empty() && !shown.is_empty()).then_some(table)
 }
 
 /// Returns the size that is nearest to that of perf's blocks.
