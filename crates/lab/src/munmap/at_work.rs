@@ -16,18 +16,95 @@ use std::time::Duration;
 /// CPU time between two samples of a thread. A ring holds 400, and is read twice a second.
 const PERIOD: Duration = Duration::from_millis(2);
 
-/// The kernel's functions in which a task waits for a lock without sleeping.
-const SPINNING: [&str; 9] = [
-    "osq_lock",
-    "rwsem_spin_on_owner",
-    "rwsem_optimistic_spin",
-    "mutex_spin_on_owner",
-    "native_queued_spin_lock_slowpath",
-    "__pv_queued_spin_lock_slowpath",
-    "queued_read_lock_slowpath",
-    "queued_write_lock_slowpath",
-    "queued_spin_lock_slowpath",
+/// What a task does in a function of the kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Work {
+    /// It waits for a lock without sleeping.
+    Spins,
+    /// It zeroes or copies a page.
+    Fills,
+    /// It allocates or frees pages.
+    Allocates,
+    /// It makes other CPUs drop their TLB entries, or drops its own.
+    Flushes,
+    /// It changes page tables.
+    Tables,
+    /// It enters the kernel, or leaves it.
+    Enters,
+    /// It asks the hypervisor.
+    Hypervisor,
+}
+
+/// Functions of the kernel by the beginnings of their names.
+const WORK: [(&str, Work); 47] = [
+    ("osq_lock", Work::Spins),
+    ("osq_unlock", Work::Spins),
+    ("rwsem_spin_on_owner", Work::Spins),
+    ("rwsem_optimistic_spin", Work::Spins),
+    ("mutex_spin_on_owner", Work::Spins),
+    ("native_queued_spin_lock_slowpath", Work::Spins),
+    ("__pv_queued_spin_lock_slowpath", Work::Spins),
+    ("queued_read_lock_slowpath", Work::Spins),
+    ("queued_write_lock_slowpath", Work::Spins),
+    ("queued_spin_lock_slowpath", Work::Spins),
+    ("clear_page", Work::Fills),
+    ("clear_huge_page", Work::Fills),
+    ("folio_zero", Work::Fills),
+    ("clear_subpage", Work::Fills),
+    ("copy_page", Work::Fills),
+    ("copy_mc_", Work::Fills),
+    ("__alloc_pages", Work::Allocates),
+    ("__alloc_frozen_pages", Work::Allocates),
+    ("get_page_from_freelist", Work::Allocates),
+    ("rmqueue", Work::Allocates),
+    ("free_unref", Work::Allocates),
+    ("free_frozen", Work::Allocates),
+    ("free_pages", Work::Allocates),
+    ("__free_one_page", Work::Allocates),
+    ("free_pcppages_bulk", Work::Allocates),
+    ("__folio_put", Work::Allocates),
+    ("folios_put", Work::Allocates),
+    ("release_pages", Work::Allocates),
+    ("post_alloc_hook", Work::Allocates),
+    ("vma_alloc_folio", Work::Allocates),
+    ("alloc_pages", Work::Allocates),
+    ("flush_tlb", Work::Flushes),
+    ("native_flush_tlb", Work::Flushes),
+    ("tlb_flush", Work::Flushes),
+    ("smp_call_function", Work::Flushes),
+    ("zap_", Work::Tables),
+    ("unmap_page_range", Work::Tables),
+    ("free_pgd_range", Work::Tables),
+    ("free_pgtables", Work::Tables),
+    ("pte_alloc_one", Work::Tables),
+    ("__pte_alloc", Work::Tables),
+    ("asm_exc_page_fault", Work::Enters),
+    ("entry_SYSCALL", Work::Enters),
+    ("irqentry_exit", Work::Enters),
+    ("syscall_return", Work::Enters),
+    ("pv_native_", Work::Hypervisor),
+    ("kvm_", Work::Hypervisor),
 ];
+
+impl Work {
+    /// Returns what a task does in a function; `None` if that is not in the list.
+    pub fn of(function: &str) -> Option<Work> {
+        WORK.iter().find(|(name, _)| function.starts_with(name)).map(|(_, work)| *work)
+    }
+
+    /// Returns it in words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Work::Spins => "spins for a lock",
+            Work::Fills => "zeroes or copies pages",
+            Work::Allocates => "allocates or frees pages",
+            Work::Flushes => "flushes TLBs",
+            Work::Tables => "changes page tables",
+            Work::Enters => "enters or leaves the kernel",
+            Work::Hypervisor => "asks the hypervisor",
+        }
+    }
+}
 
 /// What the tasks are sampled with.
 #[derive(Debug)]
@@ -77,6 +154,12 @@ impl AtWork {
 }
 
 impl Places {
+    /// Makes places of given samples by function; those of user space have an empty name.
+    #[cfg(test)]
+    pub fn given(samples: &[(&str, u64)]) -> Places {
+        Places { samples: samples.iter().map(|(name, samples)| (name.to_string(), *samples)).collect() }
+    }
+
     fn add(&mut self, symbols: &Symbols, batch: &Batch) {
         let mut count = |name: &str, samples: u64| {
             if samples > 0 {
@@ -102,14 +185,13 @@ impl Places {
 
     /// Returns the share of the CPU time in which tasks spun for a lock; `None` without samples.
     pub fn spinning(&self) -> Option<f64> {
-        // A compiler's parts of a function have its name and a suffix: `rwsem_spin_on_owner.isra.0`.
-        let function = |name: &str| name.split('.').next().unwrap_or_default().to_string();
-        let spun = |(name, _): &(&String, &u64)| SPINNING.contains(&function(name).as_str());
+        let spun = |(name, _): &(&String, &u64)| Work::of(name) == Some(Work::Spins);
         let samples: u64 = self.samples.iter().filter(spun).map(|(_, samples)| samples).sum();
         (self.sum() > 0).then(|| samples as f64 / self.sum() as f64)
     }
 
-    fn sum(&self) -> u64 {
+    /// Returns how many samples there are.
+    pub fn sum(&self) -> u64 {
         self.samples.values().sum()
     }
 }
@@ -194,6 +276,21 @@ mod tests {
         assert_eq!(places.spinning(), Some(0.6));
         assert_eq!(places.most(2), [("osq_lock", 0.6), ("clear_page_erms", 0.3)]);
         assert_eq!(places.most(9)[2], ("user space", 0.1));
+    }
+
+    #[test]
+    fn issue_34_6_work_is_that_of_the_function() {
+        for (function, work) in [
+            ("rwsem_spin_on_owner", Some(Work::Spins)),
+            ("clear_page_erms", Some(Work::Fills)),
+            ("zap_pte_range", Some(Work::Tables)),
+            ("free_unref_folios", Some(Work::Allocates)),
+            ("smp_call_function_many_cond", Some(Work::Flushes)),
+            ("do_mmap", None),
+            ("", None),
+        ] {
+            assert_eq!(Work::of(function), work, "{function}");
+        }
     }
 
     /// This process works in user space and in the kernel.

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Makes tables, plots and advice of the measurements.
 
-use super::at_work::Places;
 use super::case::{Case, Measured};
 use super::cycle::{Cycle, Touch};
+use super::hot::{self, at_work};
+use super::keys::{key_cells, key_columns};
 use super::tasks::Kind;
 use crate::cpus;
 use crate::memory::Pages;
@@ -42,8 +43,9 @@ pub fn outcome(measured: &[Measured], notes: Vec<String>, alone: bool, disturbed
     } else {
         outcome.plots = Touch::ALL.into_iter().filter_map(|touch| curves(measured, touch)).collect();
         outcome.notes.extend(asleep(measured));
-        outcome.notes.extend(spinning(measured));
     }
+    outcome.tables.extend(hot::table(measured));
+    outcome.notes.extend(hot::note(measured));
     if alone {
         outcome.advice = rates(measured);
     } else {
@@ -77,24 +79,6 @@ fn listing(measured: &Measured) -> Vec<String> {
     }
     lines.extend(measured.average().map(|average| format!("average:{average:.0}")));
     lines
-}
-
-fn key_columns() -> Vec<Column> {
-    vec![
-        Column::new("pages", "pages", Unit::Text),
-        Column::new("touched", "touched", Unit::Text),
-        Column::new("kind", "tasks are", Unit::Text),
-        Column::new("tasks", "tasks", Unit::Count),
-    ]
-}
-
-fn key_cells(case: &Case) -> Vec<crate::results::Cell> {
-    vec![
-        case.cycle.pages.name().into(),
-        case.cycle.touch.name().into(),
-        case.kind.name().into(),
-        (case.tasks as u64).into(),
-    ]
 }
 
 fn averages(measured: &[Measured]) -> Table {
@@ -184,28 +168,6 @@ fn curves(measured: &[Measured], touch: Touch) -> Option<Plot> {
         series,
         marks: Vec::new(),
     })
-}
-
-/// Names the functions in which tasks were at work most, as in `clear_page_erms 41 %, zap_pte_range 12 %`.
-fn at_work(places: &Places) -> String {
-    let most = places.most(3);
-    most.iter().map(|(name, share)| format!("{name} {:.0} %", 100.0 * share)).collect::<Vec<_>>().join(", ")
-}
-
-/// Says how much of their CPU time threads spin for a lock, or why that is not known.
-fn spinning(measured: &[Measured]) -> Option<String> {
-    if let Some(why) = measured.iter().find_map(|one| one.at_work.as_ref().err()) {
-        return Some(why.clone());
-    }
-    let of_threads = measured.iter().filter(|m| m.case.kind == Kind::Threads && m.case.tasks > 1);
-    let spins = of_threads.filter_map(|m| Some((m, m.at_work.as_ref().ok()?.spinning()?)));
-    let (case, share) = spins.max_by(|a, b| a.1.total_cmp(&b.1))?;
-    let places = case.at_work.as_ref().ok().map(at_work).unwrap_or_default();
-    Some(format!(
-        "{}: tasks spin for locks in {:.0} % of their CPU time (samples by the CPU clock; most are in {places})",
-        case.case.name(),
-        100.0 * share
-    ))
 }
 
 /// Returns the kernel function in which tasks were asleep most often, and its share of all checks.
@@ -356,6 +318,7 @@ fn cost(measured: &[Measured], disturbed: bool) -> Option<(String, Vec<Claim>)> 
 
 #[cfg(test)]
 mod tests {
+    use super::super::at_work::Places;
     use super::super::case::Sample as OneSample;
     use super::*;
 

@@ -9,6 +9,8 @@ mod at_work;
 mod case;
 mod cycle;
 mod findings;
+mod hot;
+mod keys;
 mod tasks;
 
 pub use cycle::{Cycle, Touch};
