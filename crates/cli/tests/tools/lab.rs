@@ -144,6 +144,31 @@ impl Munmap {
     }
 }
 
+/// The functions in which tasks are at work are named, or the reason why not.
+#[test]
+fn issue_34_6_munmap_says_where_tasks_are_at_work() {
+    let Munmap { report, .. } = Munmap::get();
+    let tables = report["tables"].as_array().unwrap();
+    let has = |table: &&Value| {
+        table["columns"].as_array().unwrap().iter().any(|column| column["key"] == "function")
+    };
+    let Some(table) = tables.iter().find(has) else {
+        let notes = report["notes"].to_string();
+        assert!(notes.contains("which kernel functions tasks work in is not known: "), "{notes}");
+        skip!("needs root");
+    };
+    // pages, touched, kind, tasks, function, share, samples, what a task does there
+    let rows: Vec<&Vec<Value>> =
+        table["rows"].as_array().unwrap().iter().map(|row| row.as_array().unwrap()).collect();
+    for row in &rows {
+        assert!(row[5].as_f64().is_some_and(|share| (1.0..=100.0).contains(&share)), "{row:?}");
+        assert!(row[4].as_str().is_some_and(|name| !name.is_empty()), "{row:?}");
+    }
+    // Who touches all pages has them zeroed.
+    let zeroed = |row: &&&Vec<Value>| row[1] == "all pages" && row[7] == "zeroes or copies pages";
+    assert!(rows.iter().any(|row| zeroed(&row)), "{rows:?}");
+}
+
 #[test]
 fn munmap_as_json_csv_and_a_page() {
     let Munmap { report, page, kept } = Munmap::get();

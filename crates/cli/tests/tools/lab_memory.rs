@@ -112,6 +112,30 @@ fn a_source_is_what_the_report_says() {
     }
 }
 
+/// Each copy has its page faults, switches and migrations anywhere, and the events of the CPU where there is a PMU.
+#[test]
+fn issue_34_6_events_of_each_copy_are_counted_or_named() {
+    let _alone = Exclusive::take().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let report = report(&["memcpy", "--sizes", "2M", "--rounds", "6"], dir.path());
+    let notes = notes(&report);
+    let counted = rows(&report, "page_faults_per_copy");
+    if counted.is_empty() {
+        assert!(notes.iter().any(|note| note.contains("were not counted: ")), "{notes:?}");
+        skip!("perf_event_open is not permitted here");
+    }
+    for row in &counted {
+        for key in ["page_faults_per_copy", "context_switches_per_copy", "migrations_per_copy"] {
+            assert!((0.0..1e6).contains(&number(row, key)), "{key}: {row:?}");
+        }
+        // Cycles of the CPU, or a note that says what stands for them.
+        let missing = notes.iter().any(|note| {
+            note.contains("not counted here: cycles, ") && note.contains("CPU time stands for cycles")
+        });
+        assert_ne!(row.contains_key("cycles_per_kb"), missing, "{row:?} {notes:?}");
+    }
+}
+
 #[test]
 fn a_write_after_a_fork_copies_a_page_of_its_kind() {
     let _alone = Exclusive::take().unwrap();
@@ -188,7 +212,8 @@ fn issue_34_6_whole_processes_have_the_sizes_that_are_asked_for() {
     let words = ["cow", "--quick", "--only", "processes", "--huge-pages", "2,8", "--rounds", "2"];
     let report = report(&words, dir.path());
     assert_eq!((setting(POOL), &report["ended"]), (before, &"complete".into()));
-    let whole = rows(&report, "whole_s");
+    let (whole, phases) = (rows(&report, "whole_s"), rows(&report, "whole_fill_cpu_s"));
+    assert_eq!(phases.len(), whole.len());
     let has_thp = whole.iter().any(|row| row["pages"] == "THP");
     assert!(
         has_thp || notes(&report).iter().any(|note| note.contains("transparent huge pages")),
@@ -204,6 +229,14 @@ fn issue_34_6_whole_processes_have_the_sizes_that_are_asked_for() {
             };
             let (sparse, dense) = (of("one write per huge page"), of("every page"));
             assert_eq!((number(sparse, "whole_runs"), number(dense, "whole_runs")), (2.0, 2.0));
+            let phases =
+                phases.iter().filter(|row| number(row, "huge_pages") == size && row["pages"] == pages);
+            for row in phases {
+                // Small pages are faulted in one by one: 64 kB is the largest of them.
+                let least = if pages == "4 kB" { size * 32.0 } else { size };
+                assert!(number(row, "whole_fill_faults") >= least, "{row:?}");
+                assert!(number(row, "whole_fill_cpu_s") < number(row, "whole_cpu_s"), "{row:?}");
+            }
             assert!(number(sparse, "whole_write_s") < number(dense, "whole_write_s"), "{sparse:?} {dense:?}");
         }
     }
