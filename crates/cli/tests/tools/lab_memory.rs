@@ -230,10 +230,10 @@ fn issue_34_6_whole_processes_have_the_sizes_that_are_asked_for() {
             let (sparse, dense) = (of("one write per huge page"), of("every page"));
             assert_eq!((number(sparse, "whole_runs"), number(dense, "whole_runs")), (2.0, 2.0));
             let phases =
-                phases.iter().filter(|row| number(row, "huge_pages") == size && row["pages"] == pages);
+                phases.iter().filter(|row| number(row, "huge_pages") == size && row["pages"] == *pages);
             for row in phases {
                 // Small pages are faulted in one by one: 64 kB is the largest of them.
-                let least = if pages == "4 kB" { size * 32.0 } else { size };
+                let least = if *pages == "4 kB" { size * 32.0 } else { size };
                 assert!(number(row, "whole_fill_faults") >= least, "{row:?}");
                 assert!(number(row, "whole_fill_cpu_s") < number(row, "whole_cpu_s"), "{row:?}");
             }
