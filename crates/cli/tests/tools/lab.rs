@@ -231,9 +231,20 @@ fn an_interrupt_shows_a_part_and_leaves_nothing_behind() {
         is_enlarged |= pool() != before;
         std::thread::sleep(Duration::from_millis(5));
     }
-    std::thread::sleep(Duration::from_secs(5));
-    // The first child may be the shell that will put the pool back, before it is enlarged.
-    is_enlarged |= pool() != before;
+    // The first child may be the shell that will put the pool back, before it is enlarged. A case is measured once one of the
+    // tasks has ended: those of the first cases are processes.
+    let mut seen: std::collections::BTreeSet<String> = Default::default();
+    loop {
+        assert!(Instant::now() < deadline, "no case was measured");
+        is_enlarged |= pool() != before;
+        let now: Vec<String> =
+            std::fs::read_to_string(&children).unwrap().split_whitespace().map(String::from).collect();
+        if seen.iter().any(|task| !now.contains(task)) {
+            break;
+        }
+        seen.extend(now);
+        std::thread::sleep(Duration::from_millis(5));
+    }
     let tasks = std::fs::read_to_string(&children).unwrap();
     kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
     let end = crate::common::run::wait(&mut child, deadline).expect("it ends");
