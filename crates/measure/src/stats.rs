@@ -132,6 +132,18 @@ impl fmt::Display for Estimate {
     }
 }
 
+/// Returns the mean; `None` without values.
+pub fn mean(values: &[f64]) -> Option<f64> {
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+}
+
+/// Returns the standard deviation of a sample; `None` with fewer than two values.
+pub fn deviation(values: &[f64]) -> Option<f64> {
+    let mean = mean(values).filter(|_| values.len() > 1)?;
+    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+    Some((squares / (values.len() - 1) as f64).sqrt())
+}
+
 /// Returns the median; of an even number of values the mean of the middle two.
 ///
 /// # Errors
@@ -268,6 +280,15 @@ pub(crate) mod tests {
             let cut: Vec<usize> = (1..=MOST_TOGETHER).map(|many| critical(n, many).unwrap()).collect();
             assert!(cut.windows(2).all(|w| w[1] < w[0] && w[0] - w[1] < 80), "{cut:?}");
         }
+    }
+
+    #[test]
+    fn means_and_deviations() {
+        assert_eq!((mean(&[]), deviation(&[3.0])), (None, None));
+        assert_eq!(mean(&[2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0]), Some(5.0));
+        // The squares add up to 32.
+        let found = deviation(&[2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0]).unwrap();
+        assert!((found - (32.0_f64 / 7.0).sqrt()).abs() < 1e-12, "{found}");
     }
 
     #[test]

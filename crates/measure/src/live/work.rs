@@ -5,6 +5,7 @@
 use super::waiting::Waits;
 use crate::perf::counters::{Code, Counters, Start};
 use crate::perf::tracepoint;
+use crate::stats;
 use anyhow::{Context as _, Result};
 use hugelift_linux::proc::procfs::Process;
 use serde::Serialize;
@@ -216,15 +217,13 @@ fn is_alike(one: &[f64], two: &[f64]) -> bool {
     (first - second).abs() <= allowed
 }
 
+/// Returns the mean of a sample, and its standard deviation; 0 where there are too few values.
 fn mean(sample: &[f64]) -> f64 {
-    sample.iter().sum::<f64>() / sample.len().max(1) as f64
+    stats::mean(sample).unwrap_or(0.0)
 }
 
-/// Returns the standard deviation of a sample.
 fn deviation(sample: &[f64]) -> f64 {
-    let middle = mean(sample);
-    let squares: f64 = sample.iter().map(|value| (value - middle).powi(2)).sum();
-    (squares / (sample.len().max(2) - 1) as f64).sqrt()
+    stats::deviation(sample).unwrap_or(0.0)
 }
 
 #[cfg(test)]

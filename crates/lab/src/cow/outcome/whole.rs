@@ -12,7 +12,7 @@ use crate::results::unit::Unit;
 use crate::results::{Cell, Column, Table};
 use hugelift_core::addr::human_bytes;
 use hugelift_linux::machine::{base_page, thp_page};
-use hugelift_measure::stats::{Estimate, median};
+use hugelift_measure::stats::{Estimate, deviation, mean, median};
 
 /// Shows whole processes as the literature does, by mean and standard deviation, with the medians of their phases.
 pub(super) fn whole(measured: &Measured) -> Option<Table> {
@@ -171,17 +171,6 @@ fn middle(runs: &[Whole], of: fn(&Whole) -> f64) -> Option<f64> {
 
 fn phase(runs: &[Whole], at: usize, of: fn(&Phase) -> f64) -> Option<f64> {
     median(&runs.iter().map(|run| of(&run.phases[at])).collect::<Vec<f64>>()).ok()
-}
-
-fn mean(values: &[f64]) -> Option<f64> {
-    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
-}
-
-/// Returns the standard deviation of a sample; `None` with fewer than two values.
-fn deviation(values: &[f64]) -> Option<f64> {
-    let mean = mean(values).filter(|_| values.len() > 1)?;
-    let squares: f64 = values.iter().map(|value| (value - mean) * (value - mean)).sum();
-    Some((squares / (values.len() - 1) as f64).sqrt())
 }
 
 #[cfg(test)]
