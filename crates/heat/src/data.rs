@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which data a process uses. The kernel tells it in several ways, of which most kernels have one or none, so that each is
-//! tried, the most precise one first.
+//! tried, the one that misses the least first.
 //!
 //! | module | tells it by |
 //! |---|---|
 //! | [`idle`] | idle page tracking: each page frame is marked, and read at the end |
 //! | [`damon`] | DAMON of virtual addresses: one page of each span is checked again and again |
+//! | [`precise`] | addresses of loads and stores, which a PMU samples |
 //! | [`referenced`] | the accessed bits that smaps sums up, a lower bound for each mapping |
-//! | [`precise`] | data addresses that a PMU samples: it only says whether there is such a PMU |
 //! | [`pages`] | which pages are in memory |
+//! | `background` | the thread that reads what the kernel or the PMU says |
 //!
 //! MGLRU is none of them: it tells the ages of the pages of a control group, not of a process.
 
+mod background;
 pub mod damon;
 pub mod idle;
 pub mod pages;
@@ -51,6 +53,7 @@ pub struct Watch {
 enum Way {
     Idle(idle::Marked),
     Damon(damon::Watch),
+    Precise(precise::Watch),
     Referenced(referenced::Cleared),
 }
 
@@ -67,14 +70,20 @@ impl Watch {
         let span = snapshot.machine.thp_page.unwrap_or(PageSize::MB2);
         let mut refusals = Vec::new();
         let mut refuse = |method, why: String| refusals.push(Refusal { method, why });
-        refuse(Method::PreciseAddresses, precise::why_not(Path::new("/sys")));
+        let pieces = || pages::resident(process, &areas, span);
         let idle = idle::Files::of(process).and_then(|files| idle::Marked::start(files, &areas, span));
         let idle = idle.map_err(|why| refuse(Method::IdlePageTracking, why.to_string()));
         let mut way = idle.ok().map(Way::Idle);
         if way.is_none() {
-            let pieces = || pages::resident(process, &areas, span);
             let damon = damon::Watch::start(Path::new("/sys"), process.pid(), pieces, span, time);
             way = damon.map_err(|why| refuse(Method::Damon, why.to_string())).ok().map(Way::Damon);
+        }
+        if way.is_none() {
+            let precise = precise::Watch::start(Path::new("/sys"), process, pieces, span);
+            way = precise
+                .map_err(|why| refuse(Method::PreciseAddresses, why.to_string()))
+                .ok()
+                .map(Way::Precise);
         }
         if way.is_none() {
             let cleared = match allowed {
@@ -94,6 +103,7 @@ impl Watch {
             None => return DataInUse::unseen(refusals),
             Some(Way::Idle(marked)) => (Method::IdlePageTracking, marked.finish(&areas)),
             Some(Way::Damon(watch)) => (Method::Damon, watch.finish(&areas)),
+            Some(Way::Precise(watch)) => (Method::PreciseAddresses, watch.finish(&areas)),
             Some(Way::Referenced(cleared)) => (Method::Referenced, cleared.finish(&areas)),
         };
         let milliseconds = u64::try_from(passed.as_millis()).unwrap_or(u64::MAX);

@@ -5,6 +5,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`records`] | the records of a ring buffer, and which bytes of it are new |
+//! | [`event`] | what is sampled: the CPU clock, or an event of a PMU |
 //! | `ring` | the event of one thread with its ring buffer |
 //! | [`threads`] | the events of all threads, or of the busiest of very many |
 //! | [`price`] | what a sample costs the thread that is sampled |
@@ -23,6 +24,7 @@
 
 pub mod budget;
 pub mod data;
+pub mod event;
 pub mod files;
 pub mod many;
 pub mod pace;

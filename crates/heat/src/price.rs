@@ -2,6 +2,7 @@
 //! What a sample costs the thread that is sampled: an interrupt of a timer, setting the timer again, and what the program
 //! has to load again into caches and TLBs. A guest, whose timer is the host's, pays many times what a plain machine does.
 
+use crate::event::Event;
 use crate::records::Batch;
 use crate::ring::Ring;
 use std::sync::OnceLock;
@@ -28,7 +29,7 @@ pub fn of_a_sample() -> Duration {
 /// for the few in which the thread had no CPU.
 fn measure() -> Option<Duration> {
     // 0: the calling thread.
-    let mut ring = Ring::open(0, PERIOD, true).ok()?;
+    let mut ring = Ring::open(0, &Event::cpu_clock(PERIOD), true).ok()?;
     let began = Instant::now();
     let (mut last, mut gaps) = (began, Vec::with_capacity(1 << 10));
     while last - began < MEASURING {

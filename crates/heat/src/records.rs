@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The records that the kernel writes into a ring buffer (perf_event_open(2), "MMAP layout"), for events whose samples
-//! hold the instruction address alone.
+//! hold the address of the instruction and, where a PMU tells it, that of its data.
 
 use perf_event_open_sys::bindings;
 use std::ops::Range;
@@ -17,8 +17,29 @@ pub struct Batch {
     pub outside: u64,
     /// Instruction addresses in the kernel.
     pub kernel: Vec<u64>,
-    /// Samples that the kernel had no room for.
+    /// Addresses of data.
+    pub data: Vec<u64>,
+    /// What a PMU has written into its own buffer and is whole.
+    pub(crate) aux: Vec<Piece>,
+    /// Samples that the kernel had no room for. Where a PMU writes by itself, how often it had none.
     pub lost: u64,
+}
+
+/// A stretch of the buffer of a PMU, by the positions that the kernel counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Piece {
+    start: u64,
+    size: u64,
+}
+
+impl Piece {
+    /// Returns its bytes; `bytes` begin at a position.
+    pub(crate) fn of(self, begin: u64, bytes: &[u8]) -> &[u8] {
+        let start = self.start.checked_sub(begin).and_then(|start| usize::try_from(start).ok());
+        let size = usize::try_from(self.size).ok();
+        let range = start.zip(size).and_then(|(start, size)| Some(start..start.checked_add(size)?));
+        range.and_then(|range| bytes.get(range)).unwrap_or_default()
+    }
 }
 
 impl Batch {
@@ -26,6 +47,8 @@ impl Batch {
     pub fn clear(&mut self) {
         self.user.clear();
         self.kernel.clear();
+        self.data.clear();
+        self.aux.clear();
         (self.outside, self.lost) = (0, 0);
     }
 
@@ -34,25 +57,44 @@ impl Batch {
     pub fn add(&mut self, mut bytes: &[u8]) {
         while let Some((kind, misc, body, rest)) = record(bytes) {
             match kind {
-                bindings::PERF_RECORD_SAMPLE => match word(body, 0) {
-                    Some(address) if misc & CPU_MODE == bindings::PERF_RECORD_MISC_USER => {
-                        self.user.push(address);
-                    }
-                    Some(address) => {
-                        self.outside += 1;
-                        if misc & CPU_MODE == bindings::PERF_RECORD_MISC_KERNEL {
-                            self.kernel.push(address);
-                        }
-                    }
-                    None => {}
-                },
+                bindings::PERF_RECORD_SAMPLE => self.sample(misc, body),
                 // The id of the event, and how many records were lost.
                 bindings::PERF_RECORD_LOST => {
                     self.lost = self.lost.saturating_add(word(body, 8).unwrap_or(0));
                 }
+                bindings::PERF_RECORD_AUX => self.aux(body),
                 _ => {}
             }
             bytes = rest;
+        }
+    }
+
+    /// Adds what a PMU has written. What has gaps is left out: packets do not begin where they should.
+    fn aux(&mut self, body: &[u8]) {
+        let (Some(start), Some(size), Some(flags)) = (word(body, 0), word(body, 8), word(body, 16)) else {
+            return;
+        };
+        let incomplete = u64::from(bindings::PERF_AUX_FLAG_TRUNCATED | bindings::PERF_AUX_FLAG_PARTIAL);
+        self.lost = self.lost.saturating_add(u64::from(flags & incomplete != 0));
+        if flags & u64::from(bindings::PERF_AUX_FLAG_PARTIAL) == 0 {
+            self.aux.push(Piece { start, size });
+        }
+    }
+
+    fn sample(&mut self, misc: u32, body: &[u8]) {
+        match word(body, 0) {
+            Some(address) if misc & CPU_MODE == bindings::PERF_RECORD_MISC_USER => self.user.push(address),
+            Some(address) => {
+                self.outside += 1;
+                if misc & CPU_MODE == bindings::PERF_RECORD_MISC_KERNEL {
+                    self.kernel.push(address);
+                }
+            }
+            None => {}
+        }
+        // A guest of the process has addresses of its own. 0: the instruction has no data, or the PMU does not know its address.
+        if matches!(misc & CPU_MODE, bindings::PERF_RECORD_MISC_USER | bindings::PERF_RECORD_MISC_KERNEL) {
+            self.data.extend(word(body, 8).filter(|address| *address != 0));
         }
     }
 }
@@ -121,8 +163,41 @@ mod tests {
         ];
         assert_eq!(
             read(&all.concat()),
-            Batch { user: vec![0x1234, 0x5678], outside: 1, kernel: vec![u64::MAX], lost: 30 }
+            Batch {
+                user: vec![0x1234, 0x5678],
+                outside: 1,
+                kernel: vec![u64::MAX],
+                lost: 30,
+                ..Batch::default()
+            }
         );
+    }
+
+    #[test]
+    fn issue_31_2_a_sample_may_have_the_address_of_its_data() {
+        let with = |misc, data| one(bindings::PERF_RECORD_SAMPLE, misc, &[0x1234, data]);
+        let guest = bindings::PERF_RECORD_MISC_GUEST_USER;
+        let all =
+            [with(USER, 0x7f00_0000_1000), with(USER, 0), with(KERNEL, 0x42), with(guest, 0x43)].concat();
+        let batch = read(&all);
+        assert_eq!((batch.user.len(), batch.outside, batch.data), (2, 2, vec![0x7f00_0000_1000, 0x42]));
+    }
+
+    #[test]
+    fn issue_31_2_a_pmu_says_what_it_has_written() {
+        let aux = |words: &[u64]| one(bindings::PERF_RECORD_AUX, 0, words);
+        let [truncated, partial] =
+            [bindings::PERF_AUX_FLAG_TRUNCATED, bindings::PERF_AUX_FLAG_PARTIAL].map(u64::from);
+        let batch = read(
+            &[aux(&[100, 4, 0]), aux(&[104, 2, truncated]), aux(&[106, 9, partial]), aux(&[7])].concat(),
+        );
+        let bytes: Vec<u8> = (0..8).collect();
+        let found: Vec<&[u8]> = batch.aux.iter().map(|piece| piece.of(100, &bytes)).collect();
+        assert_eq!((found, batch.lost), (vec![&[0, 1, 2, 3][..], &[4, 5]], 2));
+        // What is not in the buffer, or no longer.
+        for (start, size) in [(99, 1), (104, 5), (u64::MAX, 2), (101, u64::MAX)] {
+            assert!(Piece { start, size }.of(100, &bytes).is_empty(), "{start} {size}");
+        }
     }
 
     #[test]

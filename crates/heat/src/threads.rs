@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The events of the threads of a process.
 
+use crate::event::Event;
 use crate::records::Batch;
 use crate::refusal::PerfError;
 use crate::ring::Ring;
@@ -21,7 +22,8 @@ pub const ROOM: u32 = 400;
 pub struct Threads {
     process: Process,
     rings: HashMap<i32, Ring>,
-    period: Duration,
+    /// In a box, as it is as large as all the rest.
+    event: Box<Event>,
     /// The most threads that are sampled.
     most: usize,
     /// No more events can be opened: of files or of memory that may be locked there are no more.
@@ -36,15 +38,23 @@ pub struct Threads {
 }
 
 impl Threads {
-    /// Opens an event for each thread; of more than `most`, for those that have used the most CPU time.
+    /// Samples the CPU clock of each thread; of more than `most`, of those that have used the most CPU time.
     ///
     /// # Errors
     /// There is no event for any thread.
     pub fn open(process: Process, period: Duration, most: usize) -> Result<Threads, PerfError> {
+        Threads::open_event(process, Event::cpu_clock(period), most)
+    }
+
+    /// Opens any event for each thread; of more than `most`, for those that have used the most CPU time.
+    ///
+    /// # Errors
+    /// There is no event for any thread.
+    pub fn open_event(process: Process, event: Event, most: usize) -> Result<Threads, PerfError> {
         let mut threads = Threads {
             process,
             rings: HashMap::new(),
-            period,
+            event: Box::new(event),
             most,
             full: false,
             buffer: Vec::new(),
@@ -103,7 +113,7 @@ impl Threads {
         }
         let mut result = Ok(());
         for thread in new {
-            match Ring::open(thread, self.period, !self.sees_kernel) {
+            match Ring::open(thread, &self.event, !self.sees_kernel) {
                 Ok(ring) => _ = self.rings.insert(thread, ring),
                 Err(Errno::ESRCH) => all -= 1,
                 Err(errno) => {
@@ -128,9 +138,14 @@ impl Threads {
         self.rings.values_mut().for_each(|ring| ring.read(batch, &mut self.buffer));
     }
 
+    /// Ends the sampling, so that the PMU hands out what it still holds. Reading is still possible.
+    pub fn stop(&mut self) {
+        self.rings.values_mut().for_each(Ring::stop);
+    }
+
     /// Sets the CPU time between two samples of a thread.
     pub fn set_period(&mut self, period: Duration) {
-        self.period = period;
+        self.event.set_period(period);
         self.rings.values().for_each(|ring| ring.set_period(period));
     }
 }

@@ -8,11 +8,13 @@
 //! | [`count`] | the sums of what was seen |
 //! | [`damon`] | what DAMON says in sysfs, and what follows from it |
 //! | [`idle`] | page frames, and which of them were used since they were marked idle |
+//! | [`precise`] | data addresses that a PMU has sampled |
 
 pub mod areas;
 pub mod count;
 pub mod damon;
 pub mod idle;
+pub mod precise;
 
 use crate::addr::human_bytes;
 use crate::printable::{Escape, Untrusted, thousands};
@@ -20,16 +22,16 @@ use crate::snapshot::Part;
 use serde::Serialize;
 use std::fmt;
 
-/// A way to see which data a process uses, the most precise one first.
+/// A way to see which data a process uses, the one that misses the least first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Method {
-    /// The PMU samples addresses of loads and stores (PEBS, IBS, SPE).
-    PreciseAddresses,
     /// `/sys/kernel/mm/page_idle/bitmap`: each page frame is marked idle, and read at the end.
     IdlePageTracking,
     /// DAMON of virtual addresses: the kernel checks one page of each span again and again.
     Damon,
+    /// The PMU samples addresses of loads and stores (PEBS, IBS, SPE).
+    PreciseAddresses,
     /// `/proc/PID/clear_refs`, then `Referenced` in smaps: a sum for each mapping.
     Referenced,
 }
@@ -56,7 +58,6 @@ impl Method {
     /// Returns what it cannot see, a sentence each.
     pub fn cannot_see(self) -> &'static [&'static str] {
         match self {
-            Method::PreciseAddresses => &[],
             Method::IdlePageTracking => &[
                 TLB,
                 LATER,
@@ -70,6 +71,11 @@ impl Method {
                 SHARED,
                 "of each span one page at a time is checked: bytes are an estimate, and a span of which few pages are used \
                  may be missed",
+            ],
+            Method::PreciseAddresses => &[
+                LATER,
+                "a page counts once a sample has met it, so bytes and spans are lower bounds",
+                "PEBS samples no stores; threads on CPUs of another kind are not seen",
             ],
             Method::Referenced => &[
                 TLB,
@@ -176,7 +182,8 @@ pub struct Spans {
     pub resident: u64,
     /// Those of which something was touched.
     pub touched: u64,
-    /// The fewest that hold [`HOT_PERCENT`](super::HOT_PERCENT) of the bytes touched.
+    /// The fewest that hold [`HOT_PERCENT`](super::HOT_PERCENT) of the bytes touched or, where addresses are sampled, of the
+    /// samples.
     pub hot: u64,
 }
 
@@ -218,6 +225,8 @@ pub struct DataInUse {
     pub refusals: Vec<Refusal>,
     /// What the way cannot see.
     pub cannot_see: Vec<&'static str>,
+    /// Samples in its data, where a PMU takes them.
+    pub samples: Option<u64>,
     /// Milliseconds between two checks of a span, where it is checked again and again.
     pub interval_ms: Option<u64>,
     /// All data.
@@ -239,6 +248,7 @@ impl DataInUse {
             method: None,
             refusals,
             cannot_see: Vec::new(),
+            samples: None,
             interval_ms: None,
             bytes: Bytes::default(),
             span_size: None,
@@ -311,5 +321,9 @@ mod tests {
             assert!(method.cannot_see().iter().all(|line| !line.contains('\n')), "{method}");
             assert!(method.cannot_see().contains(&TLB), "{method}");
         }
+        assert!(
+            !Method::PreciseAddresses.cannot_see().contains(&TLB),
+            "a sample needs no entry of a page table"
+        );
     }
 }

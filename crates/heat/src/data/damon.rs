@@ -10,6 +10,7 @@
 
 mod kdamond;
 
+use super::background::Background;
 use super::pages::{self, Resident};
 use hugelift_core::addr::PageSize;
 use hugelift_core::heat::data::areas::{Areas, Piece};
@@ -21,8 +22,6 @@ use kdamond::{Kdamond, Setup};
 use std::collections::HashMap;
 use std::io;
 use std::path::Path;
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Regions at most. With more the check of each would be too rare.
@@ -42,9 +41,7 @@ pub struct Watch {
     resident: Vec<Resident>,
     span: PageSize,
     interval: Duration,
-    /// Dropping it ends the thread.
-    end: Option<Sender<()>>,
-    thread: Option<JoinHandle<Checks>>,
+    background: Background<Checks>,
 }
 
 impl Watch {
@@ -69,31 +66,20 @@ impl Watch {
         let interval = (time / 50).clamp(SHORTEST, USUAL).max(OF_REGION * count);
         let ranges = pieces.iter().map(|piece| piece.range).collect();
         let kdamond = claimed.start(&Setup { pid, ranges, interval, checks: CHECKS })?;
-        let (end, ended) = mpsc::channel::<()>();
-        let mut checks = Checks::new(pieces);
-        let work = move || {
-            loop {
-                // The last reading is made after the end was asked for: so a short time has one, too.
-                let is_over = ended.recv_timeout(interval * CHECKS) == Err(RecvTimeoutError::Disconnected);
-                // DAMON ends with the process.
-                let Ok(regions) = kdamond.regions() else { break };
-                checks.add(&regions, CHECKS.into());
-                if is_over {
-                    break;
-                }
-            }
-            checks
+        // DAMON ends with the process.
+        let step = move |checks: &mut Checks, _| {
+            kdamond.regions().map(|regions| checks.add(&regions, CHECKS.into())).is_ok()
         };
-        let thread = std::thread::Builder::new().name("damon".into()).spawn(work).map_err(Refused::Thread)?;
-        Ok(Watch { resident, span, interval, end: Some(end), thread: Some(thread) })
+        let background = Background::start("damon", interval * CHECKS, Checks::new(pieces), step);
+        Ok(Watch { resident, span, interval, background: background.map_err(Refused::Thread)? })
     }
 
     /// Ends it, and returns what was seen.
     ///
     /// # Errors
     /// Nothing was checked; the text says why.
-    pub fn finish(mut self, areas: &Areas) -> Result<DataInUse, String> {
-        let checks = self.join().ok_or("its thread died")?;
+    pub fn finish(self, areas: &Areas) -> Result<DataInUse, String> {
+        let checks = self.background.finish().ok_or("its thread died")?;
         if checks.checks() == 0 {
             return Err("it checked nothing: the process ended, or the time was too short".into());
         }
@@ -103,17 +89,5 @@ impl Watch {
         let data = count(areas, Method::Damon, Some(self.span), checks.seen(of));
         let interval = u64::try_from(self.interval.as_millis()).unwrap_or(u64::MAX);
         Ok(DataInUse { interval_ms: Some(interval), ..data })
-    }
-
-    fn join(&mut self) -> Option<Checks> {
-        self.end = None;
-        self.thread.take()?.join().ok()
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        // The kernel's thread ends with ours.
-        let _ = self.join();
     }
 }

@@ -64,7 +64,7 @@ impl Cleared {
                 let resident = usage.rss.saturating_add(hugetlb);
                 Some((
                     Piece { range, place },
-                    Seen { resident, watched: usage.rss, touched: usage.referenced },
+                    Seen { resident, watched: usage.rss, touched: usage.referenced, samples: None },
                 ))
             })
             .collect();

@@ -40,7 +40,8 @@ pub fn data(data: &DataInUse, verbose: bool) -> String {
 fn of_spans(data: &DataInUse, spans: Spans) -> String {
     let mut text = data.says_spans(spans);
     if spans.hot < spans.touched {
-        let _ = write!(text, ", {HOT_PERCENT} % of it in {}", thousands(spans.hot));
+        let what = if data.samples.is_some() { "the samples" } else { "it" };
+        let _ = write!(text, ", {HOT_PERCENT} % of {what} in {}", thousands(spans.hot));
     }
     text
 }
@@ -52,6 +53,9 @@ fn notes(data: &DataInUse) -> Vec<String> {
         notes.push(format!(
             "bytes are those touched within {interval} ms, on average; spans are those touched at any time"
         ));
+    }
+    if let Some(samples) = data.samples {
+        notes.push(format!("{} loads and stores were sampled in its data", thousands(samples)));
     }
     let unwatched = data.bytes.resident.saturating_sub(data.bytes.watched);
     if unwatched > 0 {

@@ -16,6 +16,15 @@ pub struct Seen {
     pub watched: u64,
     /// What of that was touched.
     pub touched: u64,
+    /// How often it was touched, where that is counted.
+    pub samples: Option<u64>,
+}
+
+impl Seen {
+    /// Returns what it counts for among the spans: how often it was touched or, where that is unknown, how much of it.
+    fn weight(&self) -> u64 {
+        self.samples.unwrap_or(self.touched)
+    }
 }
 
 /// Sums up what was seen of each piece. `span` is the size that the pieces were cut at; `None` if they are whole mappings.
@@ -34,7 +43,7 @@ pub fn count<'a>(
         let Some(sum) = bytes.get_mut(piece.place) else { continue };
         let resident = seen.resident.min(piece.range.len());
         let watched = seen.watched.min(resident);
-        let seen = Seen { resident, watched, touched: seen.touched.min(watched) };
+        let seen = Seen { resident, watched, touched: seen.touched.min(watched), samples: seen.samples };
         sum.resident += seen.resident;
         sum.watched += seen.watched;
         sum.touched += seen.touched;
@@ -43,6 +52,7 @@ pub fn count<'a>(
             let block = of_all.entry(piece.range.start.align_down(span).0).or_default();
             block.resident += seen.resident;
             block.touched += seen.touched;
+            block.samples = seen.samples.map(|n| block.samples.unwrap_or(0).saturating_add(n));
         }
     }
     let spans = |seen: Vec<Seen>| span.map(|_| spans(seen));
@@ -77,13 +87,13 @@ pub fn count<'a>(
 fn spans(seen: Vec<Seen>) -> Spans {
     let count = |is: fn(&&Seen) -> bool| seen.iter().filter(is).count() as u64;
     let (resident, touched) = (count(|seen| seen.resident > 0), count(|seen| seen.touched > 0));
-    let mut weights: Vec<u64> = seen.iter().map(|seen| seen.touched).filter(|bytes| *bytes > 0).collect();
-    weights.sort_unstable_by_key(|bytes| std::cmp::Reverse(*bytes));
-    let all: u128 = weights.iter().map(|bytes| u128::from(*bytes)).sum();
+    let mut weights: Vec<u64> = seen.iter().map(Seen::weight).filter(|weight| *weight > 0).collect();
+    weights.sort_unstable_by_key(|weight| std::cmp::Reverse(*weight));
+    let all: u128 = weights.iter().map(|weight| u128::from(*weight)).sum();
     let mut held = 0_u128;
-    let is_short = |bytes: &&u64| {
+    let is_short = |weight: &&u64| {
         let is_short = held * 100 < all * u128::from(HOT_PERCENT);
-        held += u128::from(**bytes);
+        held += u128::from(**weight);
         is_short
     };
     Spans { resident, touched, hot: weights.iter().take_while(is_short).count() as u64 }
@@ -114,7 +124,9 @@ mod tests {
         let pieces: Vec<Piece> = areas.pieces(PageSize::MB2, u64::MAX).collect();
         assert_eq!(pieces.len(), 32);
         let touched = |i: usize| [2 * MB, MB, 4096].get(i).copied().unwrap_or(0);
-        let seen = |(i, piece)| (piece, Seen { resident: 2 * MB, watched: 2 * MB, touched: touched(i) });
+        let seen = |(i, piece)| {
+            (piece, Seen { resident: 2 * MB, watched: 2 * MB, touched: touched(i), samples: None })
+        };
         let data = count(&areas, Method::Damon, Some(PageSize::MB2), pieces.iter().enumerate().map(seen));
         let want = Spans { resident: 32, touched: 3, hot: 2 };
         assert_eq!((data.spans, data.places.len(), data.places[0].spans), (Some(want), 1, Some(want)));
@@ -130,7 +142,7 @@ mod tests {
         ) {
             let areas = areas(megabytes);
             let pieces: Vec<Piece> = areas.pieces(PageSize::MB2, u64::MAX).collect();
-            let seen = pieces.iter().zip(given).map(|(piece, (resident, watched, touched))| (piece, Seen { resident, watched, touched }));
+            let seen = pieces.iter().zip(given).map(|(piece, (resident, watched, touched))| (piece, Seen { resident, watched, touched, samples: None }));
             let data = count(&areas, Method::IdlePageTracking, Some(PageSize::MB2), seen);
             let Bytes { mapped, resident, watched, touched } = data.bytes;
             prop_assert!(touched <= watched && watched <= resident && resident <= mapped);

@@ -86,7 +86,12 @@ impl Checks {
             let touched = share.div_ceil(u128::from(self.checks.max(1)));
             (
                 piece,
-                Seen { resident, watched, touched: u64::try_from(touched).unwrap_or(u64::MAX).min(watched) },
+                Seen {
+                    resident,
+                    watched,
+                    touched: u64::try_from(touched).unwrap_or(u64::MAX).min(watched),
+                    samples: None,
+                },
             )
         })
     }

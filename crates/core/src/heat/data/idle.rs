@@ -110,7 +110,7 @@ mod tests {
         let after = [HERE | 7, HERE | 5, HERE | 6, HERE | 9, 0, HERE | 1];
         let state = |frame| if frame == 7 { State::Idle } else { State::Touched };
         let seen = seen(&before, &after, 4096, state);
-        assert_eq!(seen, Seen { resident: 5 << 12, watched: 4 << 12, touched: 3 << 12 });
+        assert_eq!(seen, Seen { resident: 5 << 12, watched: 4 << 12, touched: 3 << 12, samples: None });
         assert_eq!((frame(HERE | 1 << 61), frame(42)), (Some(0), None));
     }
 
