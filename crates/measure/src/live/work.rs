@@ -17,6 +17,8 @@ pub const WINDOWS: usize = 20;
 const STEADY: f64 = 0.25;
 /// The fewest of a kind in a window. Of fewer, each is a large part.
 const FEWEST: f64 = 20.0;
+/// Of so many windows one may be an outlier, as by a pause of a collector of garbage: the ranks of the experiment do not mind it.
+const OUTLIERS: usize = 10;
 /// By how much the mix may differ between the states, beside three standard errors.
 const ALIKE: f64 = 0.05;
 
@@ -164,10 +166,25 @@ fn with_a_cpu(windows: &[Window]) -> Vec<Window> {
     windows.iter().copied().filter(|window| window.cpu >= median / 4.0).collect()
 }
 
+/// Leaves out the windows whose CPU time for one of a kind is the farthest from that of most, one of [`OUTLIERS`].
+fn without_outliers(work: Work, windows: &[Window]) -> Vec<Window> {
+    // Without any of the kind it is infinite.
+    let cost = |window: &Window| window.cpu / window.counts[work.index()].unwrap_or(1.0);
+    let mut costs: Vec<f64> = windows.iter().map(cost).collect();
+    costs.sort_by(f64::total_cmp);
+    let median = costs.get(costs.len() / 2).copied().unwrap_or_default();
+    let mut near: Vec<Window> = windows.to_vec();
+    let distance = |window: &Window| (cost(window) - median).abs();
+    near.sort_by(|one, other| distance(one).total_cmp(&distance(other)));
+    near.truncate(windows.len() - windows.len() / OUTLIERS);
+    near
+}
+
 /// Returns the coefficient of variation, or why the measure is none.
 fn judge(work: Work, states: [&[Window]; 2]) -> Result<f64, String> {
+    let states = states.map(|windows| without_outliers(work, windows));
     let mut largest: f64 = 0.0;
-    for windows in states {
+    for windows in &states {
         let counts = windows.iter().map(|window| window.counts[work.index()]);
         let counts: Vec<f64> = counts.collect::<Option<_>>().ok_or(match work {
             Work::SystemCalls => "only root counts them",
@@ -196,7 +213,7 @@ fn judge(work: Work, states: [&[Window]; 2]) -> Result<f64, String> {
             let ratio = |window: &Window| Some(enough(window)? / window.counts[work.index()]?);
             windows.iter().map(ratio).collect()
         };
-        let (Some(one), Some(two)) = (of(states[0]), of(states[1])) else { continue };
+        let (Some(one), Some(two)) = (of(&states[0]), of(&states[1])) else { continue };
         if !is_alike(&one, &two) {
             return Err(format!(
                 "the mix of work differs between the states: {:.3} and {:.3} times a {}",
@@ -272,6 +289,23 @@ mod tests {
         let mut stands = windows(&[1000.0; 5], 1e-5);
         stands[1].counts = [Some(0.0); Work::ALL.len()];
         assert!(choose([&stands, &stands]).is_err());
+    }
+
+    #[test]
+    fn issue_31_6_a_pause_does_not_make_a_measure_unsteady() {
+        let calls: Vec<f64> = (0..20).map(|n| f64::from(1000 + 10 * n)).collect();
+        let calm = windows(&calls, 1e-5);
+        let mut paused = calm.clone();
+        // Two windows in which a collector of garbage takes all of the CPU.
+        paused[3].counts = [Some(3.0); Work::ALL.len()];
+        paused[9].counts = [Some(0.0); Work::ALL.len()];
+        let steady = choose([&calm, &paused]).unwrap();
+        assert_eq!(steady.work, Work::SystemCalls);
+        assert!(steady.variation < 1e-9, "{steady:?}");
+        // With a third one it is no exception any more.
+        paused[12].counts = [Some(3.0); Work::ALL.len()];
+        let why = choose([&calm, &paused]).unwrap_err();
+        assert!(why.contains("per system call: only 3 in one of the periods"), "{why}");
     }
 
     #[test]
