@@ -170,17 +170,18 @@ impl Places {
         batch.kernel.iter().for_each(|address| count(symbols.of(*address), 1));
     }
 
-    /// Returns the functions with the most samples, each with its share of all.
-    pub fn most(&self, count: usize) -> Vec<(&str, f64)> {
+    /// Returns the functions with the most samples, each with their number.
+    pub fn most(&self, count: usize) -> Vec<(&str, u64)> {
         let mut all: Vec<(&str, u64)> =
             self.samples.iter().map(|(name, samples)| (name.as_str(), *samples)).collect();
         all.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(b.0)));
-        let sum = self.sum() as f64;
-        let shown = |(name, samples)| {
-            let function = if str::is_empty(name) { "user space" } else { name };
-            (function, samples as f64 / sum)
-        };
+        let shown = |(name, samples)| (if str::is_empty(name) { "user space" } else { name }, samples);
         all.into_iter().take(count).map(shown).collect()
+    }
+
+    /// Returns the share of all samples; 0 if there are none.
+    pub fn share(&self, samples: u64) -> f64 {
+        samples as f64 / self.sum().max(1) as f64
     }
 
     /// Returns the share of the CPU time in which tasks spun for a lock; `None` without samples.
@@ -272,10 +273,12 @@ mod tests {
         let mut places = Places::default();
         assert_eq!((places.spinning(), places.most(3)), (None, vec![]));
         let kernel = [vec![0xffff_ffff_8100_0110; 6], vec![0xffff_ffff_8100_0310; 3]].concat();
-        places.add(&symbols, &Batch { user: vec![1], outside: 9, kernel, lost: 0 });
+        let mut batch = Batch::default();
+        (batch.user, batch.outside, batch.kernel) = (vec![1], 9, kernel);
+        places.add(&symbols, &batch);
         assert_eq!(places.spinning(), Some(0.6));
-        assert_eq!(places.most(2), [("osq_lock", 0.6), ("clear_page_erms", 0.3)]);
-        assert_eq!(places.most(9)[2], ("user space", 0.1));
+        assert_eq!(places.most(2), [("osq_lock", 6), ("clear_page_erms", 3)]);
+        assert_eq!(places.most(9)[2], ("user space", 1));
     }
 
     #[test]

@@ -26,11 +26,15 @@ pub(super) fn table(measured: &[Measured]) -> Option<Table> {
     let mut table = Table::new("where tasks are at work, by samples of the CPU clock", columns);
     for one in measured {
         let Ok(places) = &one.at_work else { continue };
-        for (function, share) in places.most(MOST).into_iter().filter(|(_, share)| *share >= LEAST) {
+        for (function, samples) in places.most(MOST) {
+            let share = places.share(samples);
+            if share < LEAST {
+                break;
+            }
             let mut row = key_cells(&one.case);
             row.push(function.into());
             row.push((100.0 * share).into());
-            row.push(((places.sum() as f64 * share).round() as u64).into());
+            row.push(samples.into());
             row.push(Work::of(function).map(Work::name).into());
             table.rows.push(row);
         }
@@ -41,7 +45,8 @@ pub(super) fn table(measured: &[Measured]) -> Option<Table> {
 /// Names the functions in which tasks were at work most, as in `clear_page_erms 41 %, zap_pte_range 12 %`.
 pub(super) fn at_work(places: &Places) -> String {
     let most = places.most(3);
-    most.iter().map(|(name, share)| format!("{name} {:.0} %", 100.0 * share)).collect::<Vec<_>>().join(", ")
+    let shown = |(name, samples): &(&str, u64)| format!("{name} {:.0} %", 100.0 * places.share(*samples));
+    most.iter().map(shown).collect::<Vec<_>>().join(", ")
 }
 
 /// Says how much of their CPU time threads spin for a lock, or why that is not known.

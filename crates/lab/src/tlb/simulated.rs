@@ -185,6 +185,24 @@ proptest! {
     }
 }
 
+/// Other programs hit one working set on huge pages in all sweeps, unseen. It passed for a loss once.
+#[test]
+fn a_working_set_that_is_hit_in_every_sweep_is_not_called_sure() {
+    if Pages::Thp.bytes() != 2 << 20 || Pages::Small.bytes() != 4096 {
+        return;
+    }
+    let machine = Simulated {
+        entries: [32, 512],
+        costs: [1.5, 8.0],
+        coalesced: 1.0,
+        begins: 0.5,
+        counts: 4096.0,
+        walk: 0.846_052_594_483_324_3,
+    };
+    let claims = machine.claims(UNSEEN, 5_990_514_403_999_670_415 ^ 1, false);
+    machine.check(&claims).expect("what is sure is right");
+}
+
 /// Being right by saying nothing is not enough: on most idle machines the page size is found, and is sure.
 #[test]
 fn an_idle_machine_is_understood() {

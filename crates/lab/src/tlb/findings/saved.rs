@@ -29,6 +29,8 @@ pub(super) struct Saved {
     pub(super) best: (Pages, f64),
     /// The share that it saves, in percent, in each sweep.
     pub(super) percent: Vec<f64>,
+    /// The same for working sets half a doubling smaller and larger.
+    nearby: Vec<f64>,
 }
 
 impl Saved {
@@ -42,12 +44,14 @@ impl Saved {
         100.0 * (1.0 - self.best.1 / self.small)
     }
 
-    /// Returns `yes` or `no` if all sweeps agree by a margin.
+    /// Returns `yes` or `no` if all sweeps agree by a margin, and nearby working sets do not contradict them. Other programs
+    /// can hit one working set in all sweeps, but hardly its neighbours as well.
     pub(super) fn word(&self) -> Option<&'static str> {
         let (low, high) = self.range();
+        let nearby = |agrees: fn(f64) -> bool| self.nearby.iter().all(|share| agrees(*share));
         match self.percent.len() >= SWEEPS {
-            true if low >= MARGIN => Some("yes"),
-            true if high <= -MARGIN => Some("no"),
+            true if low >= MARGIN && nearby(|share| share > 0.0) => Some("yes"),
+            true if high <= -MARGIN && nearby(|share| share < 0.0) => Some("no"),
             _ => None,
         }
     }
@@ -81,10 +85,14 @@ pub(super) fn saved(curves: &[Curve], sizes: Option<&Sizes>) -> Vec<Saved> {
         let small = time(curve)?;
         let best = huge(curves, access).filter_map(|c| Some((c, time(c)?)));
         let (fastest, best) = best.min_by(|a, b| a.1.total_cmp(&b.1))?;
-        let percent = curve.sweeps.iter().zip(&fastest.sweeps).filter_map(|(small, best)| {
-            Some(100.0 * (1.0 - at(best, bytes as f64)? / at(small, bytes as f64)?))
-        });
-        Some(Saved { what, access, bytes, small, best: (fastest.pages?, best), percent: percent.collect() })
+        let shares = |bytes: f64| {
+            let sweeps = curve.sweeps.iter().zip(&fastest.sweeps);
+            sweeps.filter_map(move |(small, best)| Some(100.0 * (1.0 - at(best, bytes)? / at(small, bytes)?)))
+        };
+        let step = std::f64::consts::SQRT_2;
+        let nearby = [bytes as f64 / step, bytes as f64 * step].into_iter().flat_map(shares).collect();
+        let (best, percent) = ((fastest.pages?, best), shares(bytes as f64).collect());
+        Some(Saved { what, access, bytes, small, best, percent, nearby })
     };
     wanted.into_iter().filter_map(one).collect()
 }
