@@ -151,7 +151,8 @@ for name in "$work"/programs/*; do
   name=${name##*/}
   case $name in
     hugelift:lift | hugelift:tools) ;;
-    hugelift-core:* | hugelift-epoch:* | hugelift-manual:* | hugelift-report:*) pure+=("$name") ;;
+    hugelift-core:* | hugelift-epoch:* | hugelift-manual:* | hugelift-report:* | hugelift-bench:* | hugelift-doctor:* | \
+      hugelift-ledger:* | hugelift-relink:* | hugelift-service:*) pure+=("$name") ;;
     *) [[ " ${alone[*]} " == *" $name "* ]] || alone+=("$name") ;;
   esac
 done

@@ -47,6 +47,14 @@ pub struct Page {
 impl Page {
     /// Opens the file in a window of 1280 by 900 pixels and waits until it is loaded.
     pub fn open(file: &Path, scheme: Scheme) -> Page {
+        let mut page = Page::blank();
+        page.prefer(scheme);
+        page.visit(file);
+        page
+    }
+
+    /// Opens a window of 1280 by 900 pixels, with nothing in it.
+    pub fn blank() -> Page {
         let browser = browser().expect("a browser: the tests look for one first");
         let profile = tempfile::tempdir().expect("a directory for the profile");
         // Its pipes are the descriptors 3 and 4. Its stdout and stderr are discarded.
@@ -97,10 +105,6 @@ impl Page {
         for domain in ["Page", "Runtime", "Log", "Network"] {
             page.ask(&format!("{domain}.enable"), json!({}));
         }
-        let value = if scheme == Scheme::Dark { "dark" } else { "light" };
-        let features = json!([{"name": "prefers-color-scheme", "value": value}]);
-        page.ask("Emulation.setEmulatedMedia", json!({"features": features}));
-        page.visit(file);
         page
     }
 
@@ -118,10 +122,24 @@ impl Page {
     }
 
     /// Opens the file in a window of this width.
-    pub fn open_at(file: &Path, (width, scheme): (u32, Scheme)) -> Page {
-        let mut page = Page::open(file, scheme);
-        page.resize(width);
+    pub fn open_at(file: &Path, view: (u32, Scheme)) -> Page {
+        let mut page = Page::blank();
+        page.view(file, view);
         page
+    }
+
+    /// Shows a file in a window of this width, and forgets the problems of the one before.
+    pub fn view(&mut self, file: &Path, (width, scheme): (u32, Scheme)) {
+        self.resize(width);
+        self.prefer(scheme);
+        self.visit(file);
+    }
+
+    /// Sets the colour scheme that the reader prefers.
+    fn prefer(&mut self, scheme: Scheme) {
+        let value = if scheme == Scheme::Dark { "dark" } else { "light" };
+        let features = json!([{"name": "prefers-color-scheme", "value": value}]);
+        self.ask("Emulation.setEmulatedMedia", json!({"features": features}));
     }
 
     /// Changes the width of the window, in pixels.

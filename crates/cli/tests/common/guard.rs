@@ -6,10 +6,17 @@ use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// A number of 2 MB pages that is enough for every program of these tests.
 pub const PLENTY: u64 = 320;
+
+/// A number of them that is enough for as many programs as there are tests at a time.
+const MANY: u64 = 800;
+
+/// How long tests may join those that have the pool already. Then those have their turn that need it alone.
+const JOINED: Duration = Duration::from_secs(10);
 
 /// The pool of huge pages of the usual size, kept at the number of pages that the test chooses.
 /// Only one test of all test binaries holds it at a time.
@@ -51,6 +58,22 @@ impl Pool {
         }
         let reserved = number(&pool, "resv_hugepages")?;
         Err(format!("wanted a pool of {pages} free huge pages, got {got}, of which {reserved} are reserved"))
+    }
+
+    /// Fills the pool for tests that only need enough pages, and not an exact number: those of a program have it together.
+    ///
+    /// # Errors
+    /// See [`Pool::with_free`].
+    pub fn shared() -> Result<Arc<Pool>, String> {
+        static HELD: Mutex<(Weak<Pool>, Option<Instant>)> = Mutex::new((Weak::new(), None));
+        let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
+        let may_join = held.1.is_some_and(|since| since.elapsed() < JOINED);
+        if let Some(pool) = held.0.upgrade().filter(|_| may_join) {
+            return Ok(pool);
+        }
+        let pool = Arc::new(Pool::with_free(MANY)?);
+        *held = (Arc::downgrade(&pool), Some(Instant::now()));
+        Ok(pool)
     }
 
     /// Returns the number of free pages.
@@ -176,7 +199,7 @@ fn lock() -> Result<nix::fcntl::Flock<File>, String> {
         match nix::fcntl::Flock::lock(file, nix::fcntl::FlockArg::LockExclusiveNonblock) {
             Ok(lock) => return Ok(lock),
             Err(_) if start.elapsed() < Duration::from_secs(600) => {
-                std::thread::sleep(Duration::from_millis(20))
+                std::thread::sleep(Duration::from_millis(4))
             }
             Err((_, e)) => return Err(format!("{} is still locked: {e}", path.display())),
         }

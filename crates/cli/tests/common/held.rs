@@ -78,7 +78,7 @@ impl Held {
             }
             let calm_now = self.is(program) && self.is_untraced() && (!asleep || self.is_asleep());
             calm = if calm_now { calm + 1 } else { 0 };
-            std::thread::sleep(Duration::from_millis(25));
+            std::thread::sleep(Duration::from_millis(10));
         }
     }
 

@@ -102,7 +102,7 @@ pub fn each_backing(body: impl Fn(&[&str])) {
     if !nix::unistd::geteuid().is_root() {
         return skipped("the hugetlb half needs root, to fill the pool");
     }
-    match Pool::with_free(guard::PLENTY) {
+    match Pool::shared() {
         Ok(_pool) => body(&["--backing", "hugetlb"]),
         Err(why) => skipped(&why),
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One program, lifted with each backing in turn, with all that the backing needs.
 
-use super::guard::{PLENTY, Pool};
+use super::guard::Pool;
 use super::{Cmd, Primed, skipped};
 use std::path::{Path, PathBuf};
 
@@ -45,7 +45,7 @@ pub fn each_way(program: &Path, body: impl Fn(&Way)) {
     let way = |backing| Way { backing, program: program.to_owned(), store: None };
     body(&way("thp"));
     if nix::unistd::geteuid().is_root() {
-        match Pool::with_free(PLENTY) {
+        match Pool::shared() {
             Ok(_pool) => body(&way("hugetlb")),
             Err(why) => skipped(&why),
         }

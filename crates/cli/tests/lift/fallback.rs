@@ -235,22 +235,6 @@ fn a_locked_memory_limit() {
     });
 }
 
-#[test]
-fn a_limit_of_open_files() {
-    let setup = plain("setup").build();
-    for flags in [&["-pie"][..], &["-static"]] {
-        let hold = fat("hold").flags(flags).build();
-        // With fewer than four, hugelift's own loader cannot open the C library.
-        for limit in 4..=12 {
-            let word = format!("rlimit=7:{limit}:{limit}");
-            let cmd = Cmd::new([&hold]).under([setup.as_os_str(), word.as_ref(), "--".as_ref()]);
-            let (bare, lifted) = (cmd.bare(), cmd.lifted(&["--backing", "thp"]));
-            as_bare(&bare, &lifted);
-            assert!(lifted.own_lines().len() <= 1, "{lifted:?}");
-        }
-    }
-}
-
 /// To move a program, its file has to be opened once more.
 #[test]
 fn a_limit_of_open_files_of_a_moved_program() {

@@ -116,8 +116,8 @@ fn issue_29_b5_compare_lifts_it_in_turn() {
     let held = started(&program);
     let before = files(held.pid());
     let pid = held.pid().to_string();
-    let words = ["compare", "--json", "--pid", &pid, "--backing", "thp", "--pairs", "6", "--period", "500ms"];
-    let compared = Cmd::new([HUGELIFT]).args(words).patience(2 * PATIENCE).bare();
+    let words = ["compare", "--json", "--pid", &pid, "--backing", "thp", "--pairs", "6", "--period", "100ms"];
+    let compared = Cmd::new([HUGELIFT]).args(words).args(["--settle", "20ms"]).patience(2 * PATIENCE).bare();
     assert_eq!((compared.end, compared.stderr.as_str()), (End::Code(0), ""), "{compared:?}");
     let result: serde_json::Value = serde_json::from_str(&compared.stdout).expect("JSON");
     assert_ne!(result["variants"][0]["verdict"], "not-switched", "{result}");

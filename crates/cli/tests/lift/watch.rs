@@ -315,13 +315,13 @@ fn of_another_user() {
 fn anonymous_memory_that_is_mapped_later() {
     need_root!();
     need!("python3");
-    let text = "import time\nd = bytearray(32 << 20)\nd[::4096] = b'x' * (len(d) // 4096)\nend = time.time() + 130\n\
+    let text = "import time\nd = bytearray(20 << 20)\nd[::4096] = b'x' * (len(d) // 4096)\nend = time.time() + 130\n\
         huge = lambda: sum(int(l.split()[1]) for l in open('/proc/self/smaps') if l.startswith('AnonHuge'))\n\
-        while huge() < 28000 and time.time() < end: sum(d[0:1 << 22])\nprint(huge() >= 28000, sum(d[::4096]) >> 13)";
+        while huge() < 16000 and time.time() < end: sum(d[0:1 << 22])\nprint(huge() >= 16000, sum(d[::4096]) >> 13)";
     for eager in [&[][..], &["--eager"]] {
         let options = [&["-v", "--parts", "text,anon"], eager].concat();
         let run = Place::new().run(&options, ["python3", "-c", text]);
-        assert_eq!((run.end, run.stdout.as_str()), (End::Code(0), "True 120\n"), "{run:?}");
+        assert_eq!((run.end, run.stdout.as_str()), (End::Code(0), "True 75\n"), "{run:?}");
         assert!(run.stderr.contains("of anonymous memory is on huge pages now"), "{run:?}");
     }
 }

@@ -282,22 +282,26 @@ const fn wait(call: &'static str, seconds: u64, ends_by: EndsBy, expected: (i64,
     Wait { call, seconds, ends_by, expected }
 }
 
-/// The timeout of the waits that have one. In emulation a lift takes up to 5 s, and these are lifted and restored in two thirds
-/// of it.
-const TIMEOUT: u64 = 45;
+/// Returns the timeout of the waits that have one, in seconds. In emulation a lift takes up to 5 s, and these are lifted and
+/// restored in two thirds of it.
+fn timeout() -> u64 {
+    if is_guest() { 45 } else { 15 }
+}
 
-/// Waits that the kernel continues, restarts, restarts unless there is a handler, and ends with EINTR.
-const WAITS: [Wait; 9] = [
-    wait("nanosleep", TIMEOUT, EndsBy::Timeout, (0, 0, 0)),
-    wait("futex", TIMEOUT, EndsBy::Timeout, (-1, libc::ETIMEDOUT, 0)),
-    wait("ppoll", TIMEOUT, EndsBy::Timeout, (0, 0, 0)),
-    wait("read", 0, EndsBy::Byte, (1, 0, 0)),
-    wait("epoll", 0, EndsBy::Byte, (1, 0, 0)),
-    wait("read", 0, EndsBy::SignalAndByte(libc::SIGUSR1), (1, 0, 1)),
-    wait("read", 0, EndsBy::Signal(libc::SIGUSR2), (-1, libc::EINTR, 1)),
-    wait("epoll", 0, EndsBy::Signal(libc::SIGUSR1), (-1, libc::EINTR, 1)),
-    wait("suspend", 0, EndsBy::Signal(libc::SIGUSR1), (-1, libc::EINTR, 1)),
-];
+/// Returns waits that the kernel continues, restarts, restarts unless there is a handler, and ends with EINTR.
+fn waits() -> [Wait; 9] {
+    [
+        wait("nanosleep", timeout(), EndsBy::Timeout, (0, 0, 0)),
+        wait("futex", timeout(), EndsBy::Timeout, (-1, libc::ETIMEDOUT, 0)),
+        wait("ppoll", timeout(), EndsBy::Timeout, (0, 0, 0)),
+        wait("read", 0, EndsBy::Byte, (1, 0, 0)),
+        wait("epoll", 0, EndsBy::Byte, (1, 0, 0)),
+        wait("read", 0, EndsBy::SignalAndByte(libc::SIGUSR1), (1, 0, 1)),
+        wait("read", 0, EndsBy::Signal(libc::SIGUSR2), (-1, libc::EINTR, 1)),
+        wait("epoll", 0, EndsBy::Signal(libc::SIGUSR1), (-1, libc::EINTR, 1)),
+        wait("suspend", 0, EndsBy::Signal(libc::SIGUSR1), (-1, libc::EINTR, 1)),
+    ]
+}
 
 impl Wait {
     fn start(&self) -> Running {
@@ -341,9 +345,9 @@ fn each_wait_goes_on() {
     needs_root!();
     let _alone = alone();
     let Some(backing) = backing(24) else { lacks!("no huge pages of 2 MB") };
-    let began = Instant::now();
-    let mut all: Vec<(&Wait, Running)> = WAITS.iter().map(|wait| (wait, wait.start())).collect();
-    std::thread::sleep(Duration::from_secs(TIMEOUT / 3).saturating_sub(began.elapsed()));
+    let (began, waits) = (Instant::now(), waits());
+    let mut all: Vec<(&Wait, Running)> = waits.iter().map(|wait| (wait, wait.start())).collect();
+    std::thread::sleep(Duration::from_secs(timeout() / 3).saturating_sub(began.elapsed()));
     for (wait, running) in &mut all {
         running.has_not_ended(wait.call);
         let said = attached(&backing.options, running.pid);
@@ -371,7 +375,8 @@ fn helper_killed_at_each_step() {
     needs_root!();
     let _alone = alone();
     let Some(backing) = backing(24 + 8 * u64::from(STEPS)) else { lacks!("no huge pages of 2 MB") };
-    let waits = [&WAITS[3], &KILLED[0], &KILLED[1]];
+    let usual = waits();
+    let waits = [&usual[3], &KILLED[0], &KILLED[1]];
     let all = waits.map(Wait::start);
     let mut killed = 0;
     for step in 0..STEPS {

@@ -249,8 +249,8 @@ fn issue_29_b6_of_a_server_that_forks_the_parent_is_not_measured_alone() {
     let (said, _held) = refused(&["children", "2"], &["measures the busiest"]);
     // The command that it names is the one that helps.
     let child = said.split("--pid ").last().and_then(|rest| rest.split('\'').next()).expect("a process");
-    let words = ["--json", "--pid", child, "--backing", "thp", "--pairs", "6", "--period", "500ms"];
-    let outcome = finished(started(NO_STORE, &words));
+    let words = ["--json", "--pid", child, "--backing", "thp", "--pairs", "6", "--period", "100ms"];
+    let outcome = finished(started(NO_STORE, &[&words[..], &["--settle", "20ms"]].concat()));
     let result: Value = serde_json::from_str(&outcome.stdout).unwrap_or_else(|e| panic!("{e}: {outcome:?}"));
     assert_ne!(result["variants"][0]["verdict"], "not-switched", "{result}");
 }

@@ -316,7 +316,7 @@ fn node_goes_on_working() {
     }
     let before = files(held.pid());
     let count = format!("cat {}", file.display());
-    let words = ["--pairs", "6", "--period", "500ms", "--cpu-per", &count];
+    let words = ["--pairs", "6", "--period", "500ms", "--settle", "20ms", "--cpu-per", &count];
     let pid = held.pid().to_string();
     let command = Cmd::new([HUGELIFT, "compare", "--pid", &pid, "--backing", "thp", "--json"]).args(words);
     let outcome = command.patience(2 * PATIENCE).bare();

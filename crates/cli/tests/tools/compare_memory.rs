@@ -62,7 +62,8 @@ fn issue_31_8_memory_is_huge_and_small_in_turn_and_left_as_it_was() {
         let before = memory(&held);
         let was_huge = before.anon_huge >= 60 * MB;
         assert_eq!(was_huge, how == "huge", "{before:?}");
-        let result = json(&held, "compare", &["--same-copy", "--parts", "anon", "--pairs", "12"]);
+        let words = ["--same-copy", "--parts", "anon", "--pairs", "12", "--metric", "date +%s.%N"];
+        let result = json(&held, "compare", &words);
         let (small, huge) = (of_periods(&result, 0), of_periods(&result, 1));
         assert_eq!((small.len(), huge.len()), (12, 12));
         let most = small.iter().max().expect("a period");

@@ -19,8 +19,9 @@ fn a_browser_shows_the_picture() {
     let file = dir.path().join("compare.html");
     let words = ["--pairs", "12", "--variant", "thp", "--variant", "other=", "--html"];
     let result = json(&[&words[..], &[&file.display().to_string(), "--", "/bin/true"]].concat());
+    let mut page = Page::blank();
     for view @ (_, scheme) in VIEWS {
-        let mut page = Page::open_at(&file, view);
+        page.view(&file, view);
         assert_eq!(page.problems(), [""; 0], "{view:?}");
         page.check_layout();
         page.save("compare", view);
@@ -114,8 +115,9 @@ fn odd_comparisons_can_be_read() {
     for (what, name, ratios, _) in &cases {
         fs::write(file(what), page_of(name, ratios)).unwrap();
     }
+    let mut page = Page::blank();
     for view in VIEWS {
-        let mut page = Page::open_at(&file("one"), view);
+        page.view(&file("one"), view);
         for (what, _, ratios, beyond) in &cases {
             page.visit(&file(what));
             assert_eq!(page.problems(), [""; 0], "{what} {view:?}");

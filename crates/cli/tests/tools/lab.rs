@@ -92,7 +92,9 @@ fn munmap_lists_what_will_it_scale_does() {
         // Each number is rounded.
         assert!(min <= max && total.abs_diff(min + max) <= 1 && total > 0, "{line}");
     }
-    assert_eq!(numbers(lines[10])[0], numbers(lines[9])[2]);
+    // Two tasks make thousands of cycles a second.
+    assert_eq!((lines.len(), numbers(lines[10])[0]), (11, numbers(lines[9])[2]));
+    assert!(numbers(lines[10])[0] > 1000, "{lines:?}");
 }
 
 /// Compares the CPU time of a cycle with that of twenty lines of C, in turn, and prints the figures. The
@@ -103,17 +105,20 @@ fn munmap_costs_what_it_does_in_c() {
     let _alone = Exclusive::take().unwrap();
     let dir = tempfile::tempdir().unwrap();
     let program = plain("mmap_loop").build();
-    let mut ratios: Vec<f64> = (0..3)
-        .map(|_| {
-            let c: f64 = Cmd::new([&program]).bare().stdout.trim().parse().expect("a number");
-            let report = json(&good(dir.path(), &["munmap", "-s", "2", "--json"]));
-            let lab = report["tables"][0]["rows"][0][6].as_f64().expect("CPU time") * 1e9;
-            println!("C {c:.0} ns, lab munmap {lab:.0} ns: {:.3}", lab / c);
-            lab / c
-        })
-        .collect();
-    ratios.sort_by(f64::total_cmp);
-    assert!((0.5..2.0).contains(&ratios[1]), "{ratios:?}");
+    let ratio = || {
+        let c: f64 = Cmd::new([&program]).bare().stdout.trim().parse().expect("a number");
+        let report = json(&good(dir.path(), &["munmap", "-s", "2", "--json"]));
+        let lab = report["tables"][0]["rows"][0][6].as_f64().expect("CPU time") * 1e9;
+        println!("C {c:.0} ns, lab munmap {lab:.0} ns: {:.3}", lab / c);
+        lab / c
+    };
+    // Other programs may disturb one of three.
+    let mut ratios = vec![ratio()];
+    if !(0.5..2.0).contains(&ratios[0]) {
+        ratios.extend([ratio(), ratio()]);
+        ratios.sort_by(f64::total_cmp);
+    }
+    assert!((0.5..2.0).contains(&ratios[ratios.len() / 2]), "{ratios:?}");
 }
 
 /// A run of `lab munmap --quick` that several tests share: it takes 20 s, and more on a busy machine.
@@ -349,7 +354,7 @@ fn all_ends_at_an_interrupt_with_what_it_has() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    std::thread::sleep(Duration::from_secs(4));
+    std::thread::sleep(Duration::from_secs(2));
     kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
     let end = crate::common::run::wait(&mut child, Instant::now() + PATIENCE).expect("it ends");
     let outcome = child.wait_with_output().unwrap();
@@ -384,7 +389,7 @@ fn every_experiment_puts_back_all_settings_at_any_signal() {
     let before = settings();
     assert!(before.iter().any(|(file, _)| file.ends_with("vm/nr_hugepages")), "{before:?}");
     for experiment in ["tlb", "munmap", "reclaim", "memcpy", "cow"] {
-        for (signal, moment) in [(Signal::SIGINT, 150), (Signal::SIGTERM, 700), (Signal::SIGHUP, 1800)] {
+        for (signal, moment) in [(Signal::SIGINT, 150), (Signal::SIGTERM, 500), (Signal::SIGHUP, 1200)] {
             let mut child = command(dir.path(), &[experiment, "--json"])
                 .stdout(Stdio::piped())
                 .stderr(Stdio::piped())
@@ -472,8 +477,9 @@ fn the_pictures_can_be_read() {
     let (munmap, once) = (dir.path().join("munmap.html"), Munmap::get());
     std::fs::write(&munmap, &once.page).unwrap();
     for (name, file, report) in [("tlb", &tlb, &measured), ("munmap", &munmap, &once.report)] {
+        let mut page = Page::blank();
         for view in VIEWS {
-            let mut page = Page::open_at(file, view);
+            page.view(file, view);
             page.check_plots(report);
             page.save(&format!("lab-{name}"), view);
             let embedded = page.evaluate("JSON.parse(document.getElementById('reports').textContent)[0]");
@@ -494,8 +500,9 @@ fn the_pictures_can_be_read() {
     let report: Report = serde_json::from_value(crowded.clone()).expect("a report");
     let file = dir.path().join("crowded.html");
     std::fs::write(&file, hugelift_report::html::lab::document(&[report]).unwrap()).unwrap();
+    let mut page = Page::blank();
     for view in VIEWS {
-        let mut page = Page::open_at(&file, view);
+        page.view(&file, view);
         page.check_plots(&crowded);
         page.save("lab-crowded", view);
     }

@@ -11,6 +11,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 use tempfile::TempDir;
 
 const EPOCH: u32 = 1_700_000_000;
@@ -172,10 +173,18 @@ pub fn add_library(inputs: &Path) {
     must(Command::new("strip").arg(library.join("libhugelift.so.0")));
 }
 
-/// Makes the package of the command. Returns its path in the folder `to`.
+/// Makes the package of the command, once for all tests. Returns its path in the folder `to`.
 pub fn deb_of_this(to: &Path) -> PathBuf {
-    make(release().path(), &["deb"], to);
-    to.join(deb("hugelift"))
+    static MADE: OnceLock<PathBuf> = OnceLock::new();
+    let made = MADE.get_or_init(|| {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("package");
+        fs::create_dir_all(&folder).expect("a folder");
+        make(release().path(), &["deb"], &folder);
+        folder.join(deb("hugelift"))
+    });
+    let path = to.join(deb("hugelift"));
+    fs::copy(made, &path).expect("copy");
+    path
 }
 
 /// Runs words in the root folder, with a /proc and a /sys.

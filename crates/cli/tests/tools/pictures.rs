@@ -28,9 +28,9 @@ fn number(value: &Value, name: &str) -> u64 {
     value[name].as_u64().unwrap_or_else(|| panic!("no number '{name}' in {value}"))
 }
 
-/// Checks what all pictures have in common, in one window. Returns the page.
-fn check(file: &Path, report: &Value, view: (u32, Scheme)) -> Page {
-    let mut page = Page::open_at(file, view);
+/// Checks what all pictures have in common, in one window.
+fn check(page: &mut Page, file: &Path, report: &Value, view: (u32, Scheme)) {
+    page.view(file, view);
     assert_eq!(page.problems(), [""; 0], "{view:?}");
     let embedded = page.evaluate("JSON.parse(document.getElementById('report').textContent)");
     assert_eq!(&embedded, report);
@@ -52,7 +52,6 @@ fn check(file: &Path, report: &Value, view: (u32, Scheme)) -> Page {
     );
     page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)");
     page.check_layout();
-    page
 }
 
 /// Returns the start, the end and the description of each cell of the page.
@@ -112,8 +111,9 @@ fn a_lifted_process() {
     let dir = tempfile::tempdir().unwrap();
     let (file, report) = picture(held.pid().to_string(), dir.path());
     assert!(number(&report["totals"]["text"], "huge_bytes") > 0, "{report}");
+    let mut page = Page::blank();
     for view in VIEWS {
-        let mut page = check(&file, &report, view);
+        check(&mut page, &file, &report, view);
         cells_agree(&mut page, &report);
         let text = page.text();
         assert!(text.contains(&format!("process {}", held.pid())) && text.contains("huge: thp"), "{text}");
@@ -128,8 +128,9 @@ fn a_large_program_that_does_not_run() {
     }
     let dir = tempfile::tempdir().unwrap();
     let (file, report) = picture("clang-19", dir.path());
+    let mut page = Page::blank();
     for view in VIEWS {
-        let mut page = check(&file, &report, view);
+        check(&mut page, &file, &report, view);
         cells_agree(&mut page, &report);
         assert!(page.text().contains("addresses are assumed"));
     }
@@ -143,8 +144,9 @@ fn issue_29_b10_the_reasons_are_in_sight() {
     }
     let dir = tempfile::tempdir().unwrap();
     let (file, _) = picture(fat("hold").build(), dir.path());
+    let mut page = Page::blank();
     for view in VIEWS {
-        let mut page = Page::open_at(&file, view);
+        page.view(&file, view);
         page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)");
         let cut = "[...document.querySelectorAll('.scroll td:last-child')].filter(e => {
             const r = e.getBoundingClientRect();
@@ -201,7 +203,8 @@ fn a_hostile_name() {
     let program = dir.path().join(name);
     crate::common::cache::copy(fat("hold").build(), &program);
     let (file, report) = picture(&program, dir.path());
-    let mut page = check(&file, &report, VIEWS[0]);
+    let mut page = Page::blank();
+    check(&mut page, &file, &report, VIEWS[0]);
     assert!(page.text().contains(name), "{}", page.text());
     assert_eq!(page.evaluate("document.images.length + document.querySelectorAll('script').length"), 2);
     assert_eq!(page.evaluate("document.title"), format!("{name}: its huge pages"));

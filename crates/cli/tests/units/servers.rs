@@ -176,7 +176,7 @@ fn within<T>(time: Duration, what: &str, mut done: impl FnMut() -> Result<T, Str
             Ok(value) => return value,
             Err(missing) => assert!(began.elapsed() < time, "{what}: {missing}"),
         }
-        std::thread::sleep(Duration::from_millis(500));
+        std::thread::sleep(Duration::from_millis(100));
     }
 }
 

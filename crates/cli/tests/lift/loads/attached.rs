@@ -8,14 +8,14 @@ use super::*;
 use crate::common::browser::browser;
 use crate::common::build::must;
 use crate::common::find;
-use crate::common::guard::{PLENTY, Pool};
+use crate::common::guard::Pool;
 use crate::{need, need_root, skip};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// How long each server works.
-const LOAD: Duration = Duration::from_secs(4);
+const LOAD: Duration = Duration::from_secs(3);
 /// The longest time that a client waits for an answer: longer than any stop.
 const ANSWER: Duration = Duration::from_secs(20);
 
@@ -319,11 +319,6 @@ fn redis() {
 fn mariadb() {
     need_root!();
     need!("mariadbd", "sysbench");
-    // It switches transparent huge pages off for itself.
-    let _pool = match Pool::with_free(PLENTY) {
-        Ok(pool) => pool,
-        Err(why) => skip!("{why}"),
-    };
     let server = MariaDb::find();
     let begun =
         server.template().and_then(|template| Ok((started(&server, template.path(), false)?, template)));
@@ -332,6 +327,11 @@ fn mariadb() {
         Err(why) => skip!("{why}"),
     };
     let time = format!("--time={}", LOAD.as_secs());
+    // It switches transparent huge pages off for itself.
+    let _pool = match Pool::shared() {
+        Ok(pool) => pool,
+        Err(why) => skip!("{why}"),
+    };
     let said = under("MariaDB", &load, "hugetlb", 4 << 20, || {
         let mut bench = MariaDb::bench(&home.path().join("data"));
         must(bench.args(["oltp_read_write", "--threads=4", &time, "run"]))

@@ -18,7 +18,7 @@ const SHMEM: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
 /// How many clients write, and how many wait with an open connection, which has page tables too.
 const WRITERS: &str = "4";
 const READERS: &str = "16";
-const LOAD: Duration = Duration::from_secs(25);
+const LOAD: Duration = Duration::from_secs(16);
 /// So often the collapse goes on while they work.
 const TURNS: usize = 100;
 
@@ -92,10 +92,10 @@ fn issue_32_2_postgres() {
     let clients = [bench(WRITERS, &[]), bench(READERS, &["-S"])];
     // Four that write, keep the log and launch others, and those of the clients.
     until("all clients are connected", || children(load.child.id()).len() >= 24);
-    std::thread::sleep(Duration::from_secs(3));
+    std::thread::sleep(Duration::from_secs(1));
     let pid = load.child.id();
     let before = tables(pid);
-    let until = Instant::now() + LOAD - Duration::from_secs(8);
+    let until = Instant::now() + LOAD - Duration::from_secs(6);
     let mut turns = 0;
     while turns < TURNS && Instant::now() < until {
         let mut attach = Cmd::new([HUGELIFT, "attach", "--parts", "shm", "--cpu-budget", "0.1"]);
