@@ -34,7 +34,7 @@ KINDS = {
     "files": "a data file in small pages or huge ones of the page cache",
     "shared": "two servers side by side, one with its shared memory on huge pages",
     "switch": "programs with their own switch for huge pages, beside hugelift",
-    "layout": "one program, laid out by its profile or not, lifted or not",
+    "layout": "one program, laid out by its profile or not, lifted or not; the lift is made at the start of each run and counts",
     "fork": "servers that save from a child",
 }
 FIGURES = {
@@ -303,6 +303,8 @@ def why(row):
         mapped = extents.get("files", {}).get("resident_bytes", 0)
         if mapped and reach:
             words.append(f"It has mapped {mega(mapped)} of files; this CPU's TLB reaches {mega(reach)} with small pages.")
+    elif kind == "layout" and row.sure > 0 and "lifted" in row.name:
+        words.append(f"The lift counts. {code_sentence(advice, 0)}")
     elif is_code:
         words.append(code_sentence(advice, row.sure))
         # `compare --same-copy` maps the small pages of a copy side by side, which the program's own file does not promise.
