@@ -296,7 +296,7 @@ impl Experiment {
             self.note(about);
             return Ok(run);
         }
-        let watch = self.counters.then(Watch::of_children).transpose()?;
+        let watch = self.counters.then(Watch::of_next_program).transpose()?;
         let timed = timed::run(&self.program(side, &[]))?;
         let counts = watch.as_ref().map(|watch| Box::new(watch.counts()));
         self.note(watch.map(|watch| watch.about().clone()));
