@@ -4,7 +4,7 @@
 
     ci/real/results.py keep DIR CASE [options] <JSON    keeps a report of `hugelift compare --json` or of pairs.py
     ci/real/results.py due DIR CASE VERSION             status 0 if there is no result of this version
-    ci/real/results.py table DIR                        writes DIR/README.md
+    ci/real/results.py table DIR                        writes DIR/index.md
     ci/real/results.py contradictions DIR1 DIR2         status 1 if two runs contradict each other
     ci/real/results.py self-test
 """
@@ -383,7 +383,7 @@ def table(folder):
         lines += [f"{head}:", ""] + [f"- {record['case']}: {record[reason]}" for record in lacking] + [""] if lacking else []
     kinds = [kind for kind in KINDS if any(record["kind"] == kind for record in measured)]
     lines += ["What is compared:", ""] + [f"- `{kind}`: {KINDS[kind]}" for kind in kinds] + [""]
-    (pathlib.Path(folder) / "README.md").write_text("\n".join(lines).rstrip() + "\n")
+    (pathlib.Path(folder) / "index.md").write_text("\n".join(lines).rstrip() + "\n")
 
 
 # A small picture: for each variant the ratio of every pair as a dot, the interval as a bar, and 1 as a dashed line.
@@ -477,7 +477,7 @@ def self_test():
         skipped = {key: value for key, value in case("gone", 1, 1).items() if key != "result"}
         put(one, {**skipped, "skipped": "needs wrk"})
         table(one)
-        text = (pathlib.Path(one) / "README.md").read_text()
+        text = (pathlib.Path(one) / "index.md").read_text()
         lines = {name: next(line for line in text.splitlines() if f"({name}.json)" in line) for name in ("gain", "none", "edge", "loss", "bare", "empty")}
         assert "10 to 20 % less. Its 646 pages of code do not fit into this CPU's TLB of 512 entries." in lines["gain"], lines
         for name in ("none", "edge"):

@@ -93,7 +93,7 @@ fn munmap_lists_what_will_it_scale_does() {
         assert!(min <= max && total.abs_diff(min + max) <= 1 && total > 0, "{line}");
     }
     // Two tasks make thousands of cycles a second.
-    assert_eq!((lines.len(), numbers(lines[10])[0]), (11, numbers(lines[9])[2]));
+    assert_eq!(numbers(lines[10])[0], numbers(lines[9])[2]);
     assert!(numbers(lines[10])[0] > 1000, "{lines:?}");
 }
 

@@ -41,7 +41,7 @@ static void *wait_for_the_end(void *unused)
 static pid_t fork_as(pid_t number)
 {
 	struct clone_args args;
-	for (int i = 0; i < 100; i++) {
+	for (int i = 0; i < 900; i++) {
 		memset(&args, 0, sizeof args);
 		args.exit_signal = SIGCHLD;
 		args.set_tid = (uint64_t)(uintptr_t)&number;
