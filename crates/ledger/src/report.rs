@@ -130,8 +130,9 @@ impl Report {
 impl Machine {
     fn new(known: &[Known], cost: Cost) -> Machine {
         let paying: Vec<Paying> = known.iter().filter_map(Paying::of).collect();
-        let measured: f64 = paying.iter().map(|one| one.used).sum();
-        let lifted: f64 = known.iter().map(|known| seconds(known.used.lifted_us)).sum();
+        // The sum of no numbers is -0.0, which JSON would show.
+        let measured = paying.iter().map(|one| one.used).fold(0.0, std::ops::Add::add);
+        let lifted = known.iter().map(|known| seconds(known.used.lifted_us)).fold(0.0, std::ops::Add::add);
         let units: BTreeSet<_> = paying.iter().map(Paying::unit).collect();
         Machine {
             gain: gain(&paying),

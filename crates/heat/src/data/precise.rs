@@ -146,22 +146,24 @@ fn refusal(kind: Kind, error: PerfError) -> Refused {
     }
 }
 
+/// Writes files below a folder that stands for /sys/bus/event_source/devices.
+#[cfg(test)]
+fn sys(files: &[(&str, &str)]) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().expect("a folder");
+    for (file, text) in files {
+        let path = dir.path().join("bus/event_source/devices").join(file);
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+        std::fs::write(path, format!("{text}\n")).expect("a file");
+    }
+    dir
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use hugelift_core::addr::{Addr, Range};
     use hugelift_core::heat::data::areas::Piece;
     use std::time::Instant;
-
-    fn sys(files: &[(&str, &str)]) -> tempfile::TempDir {
-        let dir = tempfile::tempdir().expect("a folder");
-        for (file, text) in files {
-            let path = dir.path().join("bus/event_source/devices").join(file);
-            std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
-            std::fs::write(path, text).expect("a file");
-        }
-        dir
-    }
 
     #[test]
     fn issue_31_2_a_pmu_that_is_not_there_or_refuses_is_named() {

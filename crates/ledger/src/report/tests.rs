@@ -32,6 +32,14 @@ fn known(unit: Option<&str>, verdict: Option<Verdict>, ratio: Option<[f64; 3]>, 
 const COST: Cost = Cost { span: 1000, cpu_us: 400_000, copies: 310 << 20 };
 
 #[test]
+fn issue_33_4_of_nothing_the_sums_are_zero() {
+    let report = Report::new(&[], COST, NOW - 1000, NOW);
+    for sum in [report.machine.measured_cpu_seconds, report.machine.unmeasured_cpu_seconds] {
+        assert!(sum == 0.0 && sum.is_sign_positive(), "{sum}");
+    }
+}
+
+#[test]
 fn issue_33_4_only_what_was_measured_is_summed_up() {
     let pays = Some(Verdict::Pays);
     let all = [

@@ -167,18 +167,8 @@ fn text(device: &Path, file: &str) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::sys;
     use super::*;
-
-    /// Writes files below a folder that stands for /sys/bus/event_source/devices.
-    fn sys(files: &[(&str, &str)]) -> tempfile::TempDir {
-        let dir = tempfile::tempdir().expect("a folder");
-        for (file, text) in files {
-            let path = dir.path().join("bus/event_source/devices").join(file);
-            std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
-            std::fs::write(path, format!("{text}\n")).expect("a file");
-        }
-        dir
-    }
 
     const PACE: Pace = Pace { threads: 1, price: Duration::from_micros(1), limit: 100_000 };
 
