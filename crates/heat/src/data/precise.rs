@@ -18,7 +18,7 @@ use hugelift_core::heat::data::count::count;
 use hugelift_core::heat::data::precise::Sampled;
 use hugelift_core::heat::data::{DataInUse, Method};
 use hugelift_linux::machine::base_page;
-use hugelift_linux::proc::procfs::Process;
+use hugelift_linux::proc::procfs::{Process, help_with_access};
 use nix::errno::Errno;
 use pmu::{Kind, Pace};
 use std::io;
@@ -49,8 +49,8 @@ pub enum Refused {
     )]
     Ibs(PerfError),
     /// Its pages cannot be read.
-    #[error("/proc/PID/pagemap: {0}")]
-    Pages(io::Error),
+    #[error("/proc/{0}/pagemap: {1}; {help}", help = help_with_access())]
+    Pages(u32, io::Error),
     /// There is no thread for it.
     #[error("no further thread: {0}")]
     Thread(io::Error),
@@ -79,7 +79,7 @@ impl Watch {
     ) -> Result<Watch, Refused> {
         let mut threads = open(sys, process)?;
         let count = [threads.all, threads.sampled];
-        let resident = pieces().map_err(Refused::Pages)?;
+        let resident = pieces().map_err(|error| Refused::Pages(process.pid(), error))?;
         let (page, mut batch, mut readings) = (base_page().bytes(), Batch::default(), 0_u32);
         let step = move |sampled: &mut Sampled, is_last: bool| {
             if is_last {
@@ -105,17 +105,15 @@ impl Watch {
     pub fn finish(self, areas: &Areas) -> Result<DataInUse, String> {
         let sampled = self.background.finish().ok_or("its thread died")?;
         let page = base_page().bytes();
-        let seen: Vec<_> =
-            self.resident.iter().map(|(piece, bytes)| (piece, sampled.seen(piece, *bytes, page))).collect();
-        let samples = seen.iter().filter_map(|(_, seen)| seen.samples).sum();
-        if samples == 0 {
+        let seen = self.resident.iter().map(|(piece, bytes)| (piece, sampled.seen(piece, *bytes, page)));
+        let data = count(areas, Method::PreciseAddresses, Some(self.span), seen);
+        if data.samples.is_none_or(|samples| samples == 0) {
             let [all, few] = self.threads;
             return Err(format!(
                 "no load or store of {few} of its {all} threads was sampled: they slept, or ran on CPUs of another kind"
             ));
         }
-        let data = count(areas, Method::PreciseAddresses, Some(self.span), seen);
-        Ok(DataInUse { samples: Some(samples), ..data })
+        Ok(data)
     }
 }
 

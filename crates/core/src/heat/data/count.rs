@@ -39,6 +39,7 @@ pub fn count<'a>(
         mapped.iter().map(|mapped| Bytes { mapped: *mapped, ..Bytes::default() }).collect();
     let mut of_places: Vec<Vec<Seen>> = vec![Vec::new(); bytes.len()];
     let mut of_all: BTreeMap<u64, Seen> = BTreeMap::new();
+    let mut samples: Option<u64> = None;
     for (piece, seen) in seen {
         let Some(sum) = bytes.get_mut(piece.place) else { continue };
         let resident = seen.resident.min(piece.range.len());
@@ -47,6 +48,7 @@ pub fn count<'a>(
         sum.resident += seen.resident;
         sum.watched += seen.watched;
         sum.touched += seen.touched;
+        samples = seen.samples.map(|n| samples.unwrap_or(0).saturating_add(n)).or(samples);
         if let Some(span) = span {
             of_places[piece.place].push(seen);
             let block = of_all.entry(piece.range.start.align_down(span).0).or_default();
@@ -76,6 +78,7 @@ pub fn count<'a>(
     DataInUse {
         method: Some(method),
         cannot_see: method.cannot_see().to_vec(),
+        samples,
         bytes: all,
         span_size: span.map(PageSize::bytes),
         spans: spans(of_all.into_values().collect()),
@@ -133,6 +136,22 @@ mod tests {
         assert_eq!((data.bytes.touched, data.bytes.resident), (3 * MB + 4096, 64 * MB));
         let whole = count(&areas, Method::Referenced, None, pieces.iter().enumerate().map(seen));
         assert_eq!((whole.spans, whole.span_size, whole.places[0].spans), (None, None, None));
+    }
+
+    /// A span with one busy page comes before one of which all pages were met once.
+    #[test]
+    fn issue_31_2_spans_are_ranked_by_samples_where_there_are_any() {
+        let areas = areas(64);
+        let pieces: Vec<Piece> = areas.pieces(PageSize::MB2, u64::MAX).collect();
+        let given = [(4096, 9_990), (2 * MB, 10), (0, 0)];
+        let seen = pieces.iter().zip(given).map(|(piece, (touched, samples))| {
+            (piece, Seen { resident: 2 * MB, watched: 2 * MB, touched, samples: Some(samples) })
+        });
+        let data = count(&areas, Method::PreciseAddresses, Some(PageSize::MB2), seen);
+        let want = Spans { resident: 3, touched: 2, hot: 1 };
+        assert_eq!((data.spans, data.places[0].spans, data.samples), (Some(want), Some(want), Some(10_000)));
+        let none = count(&areas, Method::Damon, Some(PageSize::MB2), []);
+        assert_eq!(none.samples, None);
     }
 
     proptest! {
