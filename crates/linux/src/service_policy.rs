@@ -5,7 +5,7 @@
 //! be one that only root and the calling user can change. What is read is bounded, and nothing waits.
 
 use crate::io::entry::{Entry, is_written_by_trusted_alone};
-use hugelift_core::printable::{Escape, printable};
+use hugelift_core::printable::{Escape, printable, quoted};
 use hugelift_core::service::source::Source;
 use nix::dir::Dir;
 use nix::fcntl::OFlag;
@@ -22,30 +22,27 @@ pub const MOST_BYTES: u64 = 1 << 20;
 /// The drop-ins at most.
 pub const MOST_DROP_INS: usize = 256;
 
-/// What a missing main file means.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum IfAbsent {
-    /// It is as good as an empty one.
-    Empty,
-    /// It is an error: the user has named it.
-    Refused,
-}
-
 /// Reads the drop-ins in a folder, which are its `*.toml` in the order of the bytes of their names, and then the main
 /// file. This is the order in which their rules are tried. A folder that does not exist has no drop-ins. A name that
 /// begins with a dot is passed over, as those of editors.
 ///
 /// # Errors
-/// Returns one line for a file or folder that others can change, that cannot be read, that is too large, or that is
-/// not text.
-pub fn read(main: &Path, drop_ins: &Path, if_absent: IfAbsent) -> Result<Vec<Source>, String> {
+/// Returns one line for a main file that is missing, and for a file or folder that others can change, that cannot be
+/// read, that is too large, or that is not text.
+pub fn read(main: &Path, drop_ins: &Path) -> Result<Vec<Source>, String> {
+    if !exists(main) {
+        return Err(format!(
+            "there is no policy {}: to begin with an empty one, which keeps files huge in the page cache and changes no process, as \
+             root: install -D -m 644 /dev/null {}",
+            main.escaped(),
+            quoted(main.as_os_str())
+        ));
+    }
     let mut sources = Vec::new();
     for name in names(drop_ins)? {
         sources.push(source(&drop_ins.join(name))?);
     }
-    if if_absent == IfAbsent::Refused || exists(main) {
-        sources.push(source(main)?);
-    }
+    sources.push(source(main)?);
     Ok(sources)
 }
 

@@ -487,5 +487,5 @@ fn a_wrong_configuration_is_reported_with_its_line() {
     }
     fs::remove_file(place.path("service.toml")).unwrap();
     let out = Cmd::new(place.words()).bare();
-    assert!(out.end == End::Code(125) && out.stderr.contains("No such file"), "{out:?}");
+    assert!(out.end == End::Code(125) && out.stderr.contains("there is no policy "), "{out:?}");
 }

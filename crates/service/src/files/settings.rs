@@ -3,7 +3,7 @@
 
 use hugelift_core::keep::Config;
 use hugelift_core::service::policy::Policy;
-use hugelift_linux::service_policy::{self, IfAbsent};
+use hugelift_linux::service_policy;
 use std::path::PathBuf;
 
 /// What the daemon is to do.
@@ -39,7 +39,7 @@ impl Source {
     /// # Errors
     /// One line: a file cannot be read, or what is wrong in it.
     pub fn read(&self) -> Result<Settings, String> {
-        let files = service_policy::read(&self.config, &self.drop_ins, IfAbsent::Refused)?;
+        let files = service_policy::read(&self.config, &self.drop_ins)?;
         let policy = Policy::parse(&files)?;
         let observed = policy.limits(memory()).memory;
         Ok(Settings { keep: policy.keep.clone().unwrap_or_default(), policy, observed })
