@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use hugelift_measure::program::Program;
 use std::ffi::OsString;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const HEADER: &str = include_str!("reader.h");
@@ -36,13 +36,14 @@ impl Reader {
 pub type Make = fn(&Path) -> Result<Reader>;
 
 /// The readers, each with the library that it needs.
-pub const CASES: [(&str, Make); 6] = [
+pub const CASES: [(&str, Make); 7] = [
     ("lmdb", lmdb),
     ("sqlite", sqlite),
     ("rocksdb", rocksdb),
     ("numpy", numpy),
     ("geoip", geoip),
     ("lucene", lucene),
+    ("gguf", gguf),
 ];
 
 /// Two of the readers with a file of 4 MB.
@@ -60,6 +61,7 @@ pub fn is_here(needs: &str) -> bool {
         "rocksdb" => has("rocksdb/c.h"),
         "geoip" => has("maxminddb.h"),
         "numpy" => succeeds(PYTHON, &["-c", "import numpy"]),
+        "gguf" => llama().join("node_modules/node-llama-cpp").exists(),
         _ => Path::new(LUCENE).exists() && succeeds("javac", &["--version"]),
     }
 }
@@ -114,6 +116,25 @@ fn lucene(dir: &Path) -> Result<Reader> {
     let words = ["java", "-Xmx1g", "-XX:+UseSerialGC", "-cp"].map(OsString::from);
     let words = words.into_iter().chain([path, "Lucene".into()]).collect();
     Ok(Reader { what: "Lucene, searches for a term", own: None, words })
+}
+
+fn gguf(dir: &Path) -> Result<Reader> {
+    let script = dir.join("gguf.mjs");
+    fs::write(&script, include_str!("gguf.mjs"))?;
+    let mut folder = OsString::from("LLAMA=");
+    folder.push(llama());
+    let words = vec!["env".into(), folder, "node".into(), script.into()];
+    Ok(Reader { what: "llama.cpp, tokens of a GGUF model", own: Some("the model read into memory"), words })
+}
+
+/// Returns the folder in which node-llama-cpp is installed: the one that the variable LLAMA names, or that of
+/// `ci/real/files prepare`.
+fn llama() -> PathBuf {
+    std::env::var_os("LLAMA").map(PathBuf::from).unwrap_or_else(|| {
+        let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"));
+        let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home).unwrap_or_default();
+        cache.join("hugelift/llama")
+    })
 }
 
 /// Compiles a reader in C with its library. Returns the words that start it.
