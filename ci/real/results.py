@@ -172,6 +172,10 @@ def records(folder):
     return found
 
 
+# The folder, in that of the results, of those of a second run.
+AGAIN = "again"
+
+
 class Row:
     """One estimate of one variant of a case."""
 
@@ -184,6 +188,19 @@ class Row:
     def sure(self):
         """-1 for less, 1 for more, 0 if the interval contains 1."""
         return 0 if not self.ratio else -1 if self.ratio["high"] < 1 else 1 if self.ratio["low"] > 1 else 0
+
+
+def both(first, second):
+    """What two runs say: the interval reaches over both of theirs, so that only that is sure of which both are."""
+    if not first or not second:
+        return first or second
+    return {
+        "figure": first["figure"],
+        "point": math.sqrt(first["point"] * second["point"]),
+        "low": min(first["low"], second["low"]),
+        "high": max(first["high"], second["high"]),
+        "pairs": " + ".join(str(run.get("pairs", "?")) for run in (first, second)),
+    }
 
 
 def with_interval(ratio):
@@ -345,6 +362,8 @@ def machine_line(record):
 def table(folder):
     everything = records(folder)
     measured = [record for record in everything if "result" in record]
+    second = records(pathlib.Path(folder) / AGAIN)
+    again = {row.key: row for record in second for row in rows(record) if row.ratio}
     lines = [
         "<!-- SPDX-License-Identifier: Apache-2.0 -->",
         "<!-- Made by ci/real/results.py. -->",
@@ -358,6 +377,19 @@ def table(folder):
         "written once.",
         "",
     ]
+    if again:
+        apart = contradictions(folder, pathlib.Path(folder) / AGAIN)
+        compared = sum(row.key in again for record in measured for row in rows(record) if row.ratio)
+        dates = sorted(record["date"] for record in second)
+        lines += [
+            f"All was measured twice, the second time from {dates[0]} to {dates[-1]} (folder `{AGAIN}`). An interval holds for one run: what",
+            "a run does not vary, as where the pages of a file or of a server lie in memory, may differ in the next one. So a row shows what both",
+            "runs say: the mean of their estimates, and an interval from the lower end of both to the upper end. It is sure only of that of which",
+            f"both runs are. Of {compared} comparisons {sum('signs' in one for one in apart)} had a sure gain in one run and a sure loss in the other. {sum('overlap' in one for one in apart)} had two intervals that do not overlap"
+            + (":" if apart else "."),
+            "",
+        ]
+        lines += [f"- {one}" for one in apart] + [""] if apart else []
     machines = {}
     for record in measured:
         machines.setdefault(machine_line(record), []).append(record)
@@ -369,6 +401,8 @@ def table(folder):
             picture = f" [plot]({record['case']}.svg)" if (pathlib.Path(folder) / f"{record['case']}.svg").is_file() else ""
             title = f"[{record['title']}]({record['case']}.json){picture}"
             for row in rows(record):
+                if row.key in again:
+                    row.ratio = both(row.ratio, again[row.key].ratio)
                 name = record["label"] if record["label"] and record["kind"] in ("code", "pages", "memory") else row.name
                 figure = row.ratio["figure"] if row.ratio else ""
                 if record["kind"] == "fork" or figure == "wall":
@@ -498,6 +532,16 @@ def self_test():
         found = contradictions(one, two)
         assert len(found) == 2 and "overlap" in found[0] and "opposite signs" in found[1], found
         assert not contradictions(one, one)
+        # Of what the runs disagree on nothing is said.
+        pathlib.Path(two).rename(pathlib.Path(one) / AGAIN)
+        pathlib.Path(two).mkdir()
+        table(one)
+        text = (pathlib.Path(one) / "index.md").read_text()
+        lines = {name: next(line for line in text.splitlines() if f"({name}.json)" in line) for name in ("gain", "none", "loss", "bare")}
+        assert "| 0.891 [0.800, 0.950] | 7.5 % | 8 + 8 |" in lines["gain"] and "5.0 to 20 % less." in lines["gain"], lines["gain"]
+        assert "No difference: at most" in lines["loss"] and "No difference: at most" in lines["none"], lines
+        assert "[0.800, 0.900]" in lines["bare"] and "Of 6 comparisons" not in text, lines["bare"]
+        assert "Of 3 comparisons 1 had a sure gain in one run and a sure loss in the other. 1 had two" in text, text
     assert without_paths({"a": ["/tmp/x.y/node -e '/usr/lib/a' a/b /proc/1/x /dev/null"]}) == {"a": ["node -e '/usr/lib/a' a/b /proc/1/x /dev/null"]}
     assert without_paths("s/[^/]*x//;http://127.0.0.1:1/a --path=/home/me/data") == "s/[^/]*x//;http://127.0.0.1:1/a --path=data"
 
