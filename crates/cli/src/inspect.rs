@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `hugelift inspect`: what of a process, or of a program that does not run, is on huge pages, what
-//! could be, and why the rest is not.
+//! `hugelift inspect`: what of a process, of a program that does not run, or of a data file is on huge pages,
+//! what could be, and why the rest is not.
 
 mod folios;
 mod placed;
@@ -8,6 +8,7 @@ mod placed;
 use crate::failure::{Exit, Failure};
 use crate::options::{PolicyArgs, heading};
 use crate::output;
+use crate::prime;
 use crate::program::{file_snapshot, path_of};
 use clap::Args;
 use hugelift_core::addr::human_bytes;
@@ -16,9 +17,10 @@ use hugelift_core::heat::Heat;
 use hugelift_core::heat::data::DataInUse;
 use hugelift_core::plan::plan;
 use hugelift_core::policy::{Policy, SpanChoice};
+use hugelift_core::prime::{PrimeReport, text as prime_text};
 use hugelift_core::printable::{Escape, quoted};
 use hugelift_core::quantity;
-use hugelift_core::report::{Report, anonymous, data_files, gains, shared_memory};
+use hugelift_core::report::{Report, anonymous, data_files, explain_data_files, gains, shared_memory};
 use hugelift_core::snapshot::Part;
 use hugelift_heat::data::Allowed;
 use hugelift_lift::text::{Style, text};
@@ -40,10 +42,11 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Show what of a program or a process is on huge pages, and why the rest is not
+/// Show what of a program, a process or a data file is on huge pages, and why the rest is not
 ///
 /// A process is read as it is now. For a program that does not run, its shared objects are
-/// found as the loader finds them, and its addresses are assumed.
+/// found as the loader finds them, and its addresses are assumed. Of a data file it is what
+/// 'hugelift prime --check' shows.
 #[derive(Args, Debug)]
 pub struct InspectArgs {
     #[command(flatten)]
@@ -82,8 +85,8 @@ pub struct InspectArgs {
     #[arg(short, long, help_heading = heading::OUTPUT)]
     verbose: bool,
 
-    /// A process by its id, or a program by its path or a name on PATH
-    #[arg(value_name = "PROG|PID")]
+    /// A process by its id, a program by its path or a name on PATH, or a data file by its path
+    #[arg(value_name = "PROG|PID|FILE")]
     target: OsString,
 }
 
@@ -96,11 +99,14 @@ pub fn run(args: &InspectArgs) -> Result<Exit, Failure> {
         return cost(pid(&args.target).ok_or(NO_COST)??, time, args.json);
     }
     let policy = args.policy.policy()?;
-    let report = match (pid(&args.target), args.heat) {
-        (Some(pid), None) => {
-            let pid = pid?;
-            Report { folios: folios::folios(pid), ..of_process(pid, &policy)? }
-        }
+    let pid = pid(&args.target);
+    if pid.is_none()
+        && let Some(report) = prime::checked_data(&args.target)
+    {
+        return of_data_file(&report, args);
+    }
+    let report = match (pid, args.heat) {
+        (Some(pid), None) => with_folios(pid?, &policy)?,
         (Some(pid), Some(time)) => {
             let allowed = if args.data { Allowed::All } else { Allowed::Harmless };
             let (report, heat, data) = with_heat(pid?, &policy, time, allowed)?;
@@ -159,6 +165,32 @@ pub fn of_process(pid: u32, policy: &Policy) -> Result<Report, Failure> {
     Ok(report)
 }
 
+/// Reports on a process as it is now, and on the folios of its memory.
+fn with_folios(pid: u32, policy: &Policy) -> Result<Report, Failure> {
+    let read = folios::read(pid);
+    let mut report = of_process(pid, policy)?;
+    if let Some(read) = read {
+        explain_data_files(
+            report.data_files.as_deref_mut().unwrap_or_default(),
+            &read.in_huge_folios,
+            read.huge,
+        );
+        report.folios = Some(read.sizes);
+    }
+    Ok(report)
+}
+
+/// Prints what the page cache holds of a data file.
+fn of_data_file(report: &PrimeReport, args: &InspectArgs) -> Result<Exit, Failure> {
+    let refused =
+        [(args.heat.is_some(), NO_PROCESS), (args.unused, NO_MEMORY), (args.html.is_some(), NO_PICTURE)];
+    if let Some((_, why)) = refused.into_iter().find(|(is_asked, _)| *is_asked) {
+        return Err(why.into());
+    }
+    console::print(&if args.json { output::json(report)? } else { prime_text(report, args.verbose) })?;
+    Ok(Exit::SUCCESS)
+}
+
 /// Reports on a process as it is now, samples the code that it uses for `time`, and watches which data.
 fn with_heat(
     pid: u32,
@@ -194,6 +226,8 @@ fn no_objects(pid: u32) -> String {
 
 const NO_PROCESS: &str = "--heat samples a process: give its id in place of a program";
 const NO_MEMORY: &str = "--unused reads the memory of a process: give its id in place of a program";
+const NO_PICTURE: &str = "--html draws the memory of a program or a process, and this is a data file: without --html, hugelift inspect says what of it \
+                          is huge";
 const NO_COST: &str = "--cost watches a process: give its id in place of a program";
 
 /// The most objects that are named of those that a program opens after its start.

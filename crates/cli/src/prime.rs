@@ -24,9 +24,9 @@ use hugelift_linux::machine::memory_left_here;
 use hugelift_pages::pagecache::prime::{Pace, huge_page};
 use hugelift_relink::replace::{Left, ReplaceError, Replaced as Copied, clean, replace, restore};
 use hugelift_relink::separate::Options;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
-use wanted::{Item, Wanted, find};
+use wanted::{Item, Wanted, data_file, find};
 
 /// The least rate, in bytes a second.
 const SLOWEST: u64 = 64 << 10;
@@ -184,6 +184,14 @@ pub fn run(args: &PrimeArgs) -> Result<Exit, Failure> {
         (false, true) => Exit::SUCCESS,
         (false, false) => Exit(NOT_ALL),
     })
+}
+
+/// Reports on the data file that `target` names, as `--check` does; `None` if it names a program, or nothing that can be read.
+pub(crate) fn checked_data(target: &OsStr) -> Option<PrimeReport> {
+    let file = data_file(target)?;
+    let page = huge_page();
+    let report = FilePrimer::new(page.clone(), true, Pace::new(0, None)).treat(Item::Data(file, Vec::new()));
+    Some(PrimeReport::new(page.ok(), vec![report]))
 }
 
 /// Parses `--rate`.

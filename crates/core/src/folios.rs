@@ -77,6 +77,16 @@ impl Folios {
         *self.joined_bytes.get_or_insert(0) += joined.count() as u64 * group * base.bytes();
     }
 
+    /// Adds what other memory has.
+    pub fn merge(&mut self, other: &Folios) {
+        for (size, bytes) in &other.bytes {
+            *self.bytes.entry(*size).or_default() += bytes;
+        }
+        if let Some(joined) = other.joined_bytes {
+            *self.joined_bytes.get_or_insert(0) += joined;
+        }
+    }
+
     /// Returns whether a size between those of a base page and of a huge page occurs.
     pub fn has_sizes_between(&self, base: u64, huge: u64) -> bool {
         self.bytes.keys().any(|size| *size > base && *size < huge)
@@ -112,6 +122,8 @@ mod tests {
         let mut apart = Folios::default();
         apart.add(6, &entries, PageSize::SMALL, Some(4), |_| 1);
         assert_eq!(apart.joined_bytes, Some(0));
+        apart.merge(&folios);
+        assert_eq!((apart.bytes[&4096], apart.joined_bytes), (6 * 4096, Some(16384)));
         let mut unknown = Folios::default();
         unknown.add(4, &entries, PageSize::SMALL, None, |_| 1);
         assert_eq!((unknown.joined_bytes, unknown.bytes[&4096]), (None, 5 * 4096));

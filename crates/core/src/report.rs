@@ -33,12 +33,12 @@ use crate::smaps::Usage;
 use crate::snapshot::{Extent, Part, Snapshot};
 pub use data::{
     CodeOnNodes, DataFile, FolioSizes, Gain, ObjectReport, PartReport, Report, SharedMemory, SkipReport,
-    Stretch, Total, VERSION,
+    Small, Stretch, Total, VERSION,
 };
 pub use entries::Entries;
 pub use fragments::Fragment;
 use fragments::fragments;
-pub use memory::{anonymous, data_files, is_data, shared_memory};
+pub use memory::{anonymous, data_files, explain_data_files, is_data, shared_memory};
 use part::part_report;
 use pieces::Planned;
 use std::collections::BTreeMap;

@@ -23,7 +23,7 @@ impl Kind {
         match (names.first().map(|name| name.as_str()), arg.get_value_hint()) {
             (_, ValueHint::CommandWithArguments) => Some(Kind::Program),
             (Some("PID"), _) => Some(Kind::Process),
-            (Some("PROG|PID"), _) => Some(Kind::ProcessOrProgram),
+            (Some("PROG|PID|FILE"), _) => Some(Kind::ProcessOrProgram),
             _ if arg.get_id() == "unit" => Some(Kind::Unit),
             _ => None,
         }

@@ -60,8 +60,8 @@ pub(super) fn commands(pid: u32, verdict: Verdict, data: DataOnSmall) -> Vec<Com
         all.push(command("attach --parts shm", what));
     }
     if data.files {
-        let what = "reads the files that it maps into huge pages, for all that map them from then on";
-        all.push(command("prime --pid", what));
+        let what = "as root: reads the files that it maps into huge pages, while it runs";
+        all.push(command("attach --parts files", what));
     }
     all
 }
@@ -91,7 +91,7 @@ mod tests {
         let data = "hugelift inspect --heat 10 --data 7";
         let perhaps = DataVerdict::Perhaps;
         assert_eq!(lines(perhaps, [10, 900, 500]), [data, "hugelift attach --parts shm 7"]);
-        assert_eq!(lines(perhaps, [10, 90, 500]), [data, "hugelift prime --pid 7"]);
+        assert_eq!(lines(perhaps, [10, 90, 500]), [data, "hugelift attach --parts files 7"]);
         assert_eq!(lines(perhaps, [500, 90, 10]).last().unwrap(), "hugelift attach --parts heap,anon 7");
         assert!(lines(DataVerdict::Little, [10, 900, 500]).is_empty());
         assert!(lines(perhaps, [1, 0, 0]).is_empty());

@@ -230,6 +230,15 @@ fn data_in(files: &MappedFiles, mapping: &Mapping) -> io::Result<DataFile> {
     DataFile::of_open(&file, &mapping.path)
 }
 
+/// Opens the data file that `target` names; `None` if it names a program, or nothing that can be read.
+pub(super) fn data_file(target: &OsStr) -> Option<DataFile> {
+    let path = find(target).ok()?;
+    match executable(&path).and_then(|path| ElfFile::open(&path)) {
+        Err(FileError::Elf { source: ElfError::NotElf(_), .. }) => DataFile::open(&path).ok(),
+        _ => None,
+    }
+}
+
 /// Returns the path of a target. A name without a slash is looked up on PATH, then in the current
 /// folder.
 pub(super) fn find(target: &OsStr) -> Result<PathBuf, ExecError> {

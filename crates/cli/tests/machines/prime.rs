@@ -12,6 +12,7 @@ use crate::start::{bare, run};
 use serde_json::Value;
 use std::ffi::CString;
 use std::fs;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -90,6 +91,38 @@ fn ext4() {
 #[test]
 fn btrfs() {
     on_disk("btrfs");
+}
+
+#[test]
+fn nfs() {
+    on_disk("nfs");
+}
+
+/// A data file on NFS has its bytes after it was primed, and after it was written to then.
+#[test]
+fn issue_32_1_a_data_file_on_nfs() {
+    let _alone = alone();
+    let Some(dir) = disk("nfs") else { lacks!("no nfs disk") };
+    let page = match page() {
+        Ok(page) => page,
+        Err(why) => lacks!("{why}"),
+    };
+    let folder = tempfile::TempDir::new_in(&dir).unwrap();
+    let path = folder.path().join("data");
+    let mut words: Vec<u8> =
+        (0..3 * page / 8).flat_map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()).collect();
+    fs::write(&path, &words).unwrap();
+    fs::File::open(&path).unwrap().sync_all().unwrap();
+    let (status, file) = prime(&[], &path);
+    let huge = number(&file, "huge_bytes");
+    println!("prime: nfs, data: {} of 3 pages huge {:?}", huge / page, reasons(&file));
+    assert_eq!((status, number(&file, "whole_bytes")), (i32::from(huge < 3 * page), 3 * page), "{file:#}");
+    assert!(huge == 3 * page || reasons(&file) == ["no-large-folios"], "{file:#}");
+    assert!(fs::read(&path).unwrap() == words, "it has other bytes");
+    let at = page as usize + 5;
+    words[at..at + 3].copy_from_slice(b"new");
+    fs::File::options().write(true).open(&path).unwrap().write_all_at(b"new", at as u64).unwrap();
+    assert!(fs::read(&path).unwrap() == words, "it has other bytes after a write");
 }
 
 #[test]

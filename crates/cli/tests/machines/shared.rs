@@ -91,6 +91,11 @@ fn from_btrfs() {
 }
 
 #[test]
+fn from_nfs() {
+    from("nfs");
+}
+
+#[test]
 fn from_a_loop_mounted_image() {
     from("loop");
 }

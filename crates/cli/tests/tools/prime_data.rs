@@ -5,17 +5,18 @@
 use crate::common::huge::smaps;
 use crate::common::pressure::Pressure;
 use crate::common::run::{finished, until};
-use crate::common::{Cmd, End, HUGELIFT, WITH_FAULT_POINTS};
+use crate::common::{Cmd, End, HUGELIFT, WITH_FAULT_POINTS, fits};
 use crate::prime::prime;
-use crate::skip;
+use crate::{need_root, skip};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 use serde_json::Value;
 use std::fs::{self, File};
+use std::io::Write as _;
 use std::num::NonZeroUsize;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -79,6 +80,41 @@ impl Data {
         // SAFETY: nothing uses it any more.
         unsafe { munmap(at, len.get()).expect("munmap") };
         huge
+    }
+}
+
+/// Maps a file, touches all of it, and waits. With a second argument it wants small pages.
+const READER: &str = "import mmap, sys\n\
+    f = open(sys.argv[1], 'rb')\n\
+    m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)\n\
+    if len(sys.argv) > 2: m.madvise(mmap.MADV_NOHUGEPAGE)\n\
+    sum(m[::4096])\n\
+    print('ready', flush=True)\n\
+    sys.stdin.read()";
+
+/// A python3 that executes [`READER`], and ends with the value.
+struct Reader(Child);
+
+impl Reader {
+    /// Starts it, and waits until it has touched the file.
+    fn start(words: &[&str]) -> Reader {
+        let mut command = Command::new("python3");
+        let piped = command.args(["-c", READER]).args(words).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut reader = Reader(piped.spawn().expect("python3"));
+        let out = reader.0.stdout.as_mut().expect("its stdout");
+        std::io::Read::read_exact(out, &mut [0; 5]).expect("ready");
+        reader
+    }
+
+    fn pid(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        self.0.wait().expect("wait");
     }
 }
 
@@ -290,19 +326,87 @@ fn issue_32_1_folders_and_processes_stand_for_their_files() {
     let (status, report) = prime(&[folder]);
     assert_eq!(status, 125, "without --recursive a folder is no file: {report:#}");
 
-    let script = "import mmap, sys\nf = open(sys.argv[1], 'rb')\nm = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)\n\
-        print('ready', flush=True)\nsys.stdin.read()";
-    let mut reader = Command::new("python3")
-        .args(["-c", script, data.name()])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("python3");
-    std::io::Read::read_exact(reader.stdout.as_mut().expect("its stdout"), &mut [0; 5]).expect("ready");
-    let (_, report) = prime(&["--check", "--pid", &reader.id().to_string()]);
+    let reader = Reader::start(&[data.name()]);
+    let (_, report) = prime(&["--check", "--pid", &reader.pid().to_string()]);
     assert!(paths(&report).contains(&data.name().to_string()), "{report:#}");
-    drop(reader.stdin.take());
-    reader.wait().expect("wait");
+}
+
+#[test]
+fn issue_32_1_inspect_says_of_a_file_what_is_huge_and_why_the_rest_is_not() {
+    let data = Data::new(9 * MB);
+    let inspect = |options: &[&str], name: &str| {
+        Cmd::new([HUGELIFT, "inspect"]).args(options).args([name]).cwd(data.dir.path()).bare()
+    };
+    let seen = inspect(&["--json"], data.name());
+    let report: Value = serde_json::from_str(&seen.stdout).expect("JSON");
+    fits("prime", &report);
+    assert_eq!((seen.end, &report), (End::Code(0), &prime(&["--check", data.name()]).1));
+    assert_eq!(bytes(&report["files"][0], "whole_bytes"), 8 * MB);
+    // A name without a slash that is no program is a file of the current folder.
+    let text = inspect(&[], "data").stdout;
+    assert!(text.starts_with("data: data ") && text.contains(" of 8 MB huge\n"), "{text}");
+    fs::write(data.dir.path().join("small"), "hello, world").expect("write");
+    assert_eq!(inspect(&[], "small").stdout, "small: no whole huge page\n");
+    for (options, says) in [
+        (&["--heat", "1"][..], "--heat samples a process"),
+        (&["--unused"], "--unused reads the memory of a process"),
+        (&["--cost", "1"], "--cost watches a process"),
+        (&["--html", "-"], "this is a data file"),
+    ] {
+        let refused = inspect(options, "data");
+        assert_eq!((refused.end, refused.stdout.as_str()), (End::Code(125), ""), "{options:?}");
+        assert!(refused.stderr.contains(says) && refused.stderr.lines().count() == 1, "{refused:?}");
+    }
+}
+
+#[test]
+fn issue_32_1_inspect_says_of_a_process_why_a_file_is_on_small_pages() {
+    need_root!();
+    let data = Data::new(9 * MB);
+    if let Err(why) = first(&prime(&[data.name()]).1) {
+        skip!("{why}");
+    }
+    // What inspect says of the file that a process has mapped, and the reader, which waits.
+    let seen_in = |pid: u32| {
+        let out = Cmd::new([HUGELIFT, "inspect", "--json", &pid.to_string()]).bare();
+        let report: Value = serde_json::from_str(&out.stdout).expect("JSON");
+        fits("report", &report);
+        let files = report["data_files"].as_array().expect("files").iter();
+        files.clone().find(|file| file["path"] == data.name()).cloned().expect("the file")
+    };
+    let reader = Reader::start(&[data.name()]);
+    let seen = seen_in(reader.pid());
+    assert_eq!(
+        (bytes(&seen, "huge_bytes"), &seen["reason"], &seen["hint"]),
+        (8 * MB, &Value::Null, &Value::Null)
+    );
+    drop(reader);
+
+    let reader = Reader::start(&[data.name(), "small"]);
+    let seen = seen_in(reader.pid());
+    let hint = format!("as root: hugelift attach --parts files {}", reader.pid());
+    assert_eq!(
+        (bytes(&seen, "huge_bytes"), &seen["reason"], &seen["hint"]),
+        (0, &"mapped-small".into(), &hint.into())
+    );
+    drop(reader);
+
+    // Written by pages of 4 kB, which stay in small folios.
+    let bytes_of_it = data.bytes();
+    fs::remove_file(&data.path).expect("remove");
+    let mut file = File::create(&data.path).expect("create");
+    bytes_of_it.chunks(4096).for_each(|page| file.write_all(page).expect("write"));
+    file.sync_all().expect("fsync");
+    let reader = Reader::start(&[data.name()]);
+    let seen = seen_in(reader.pid());
+    assert_eq!((bytes(&seen, "huge_bytes"), &seen["reason"]), (0, &"small-folios".into()), "{seen:#}");
+    // The command that it names helps.
+    let attached = Cmd::new([HUGELIFT, "attach", "--parts", "files", &reader.pid().to_string()]).bare();
+    assert_eq!(attached.end, End::Code(0), "{attached:?}");
+    let seen = seen_in(reader.pid());
+    assert_eq!((bytes(&seen, "huge_bytes"), &seen["reason"]), (8 * MB, &Value::Null), "{seen:#}");
+    drop(reader);
+    assert!(data.bytes() == bytes_of_it, "it has other bytes");
 }
 
 #[test]

@@ -7,6 +7,7 @@ use crate::addr::{PageSize, Range};
 use crate::folios::Folios;
 use crate::heat::Heat;
 use crate::heat::data::DataInUse;
+use crate::maps::FileId;
 use crate::policy::{Backing, SpanChoice};
 use crate::printable::Untrusted;
 use crate::skip::Reason;
@@ -14,6 +15,7 @@ use crate::snapshot::Part;
 use crate::unused::Unused;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// Version of the JSON schema.
 pub const VERSION: u32 = 1;
@@ -122,8 +124,38 @@ pub struct DataFile {
     pub huge_bytes: u64,
     /// It has been unlinked since.
     pub deleted: bool,
+    /// Why what is in memory is not on huge pages; `None` if it is, or if root alone could see why.
+    pub reason: Option<Small>,
     /// The command that helps; `None` if it is huge, or nothing helps.
     pub hint: Option<String>,
+    /// Which file it is.
+    #[serde(skip)]
+    pub id: FileId,
+}
+
+/// Why what a process has in memory of a data file is not on huge pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Small {
+    /// Its address and its offset in the file differ modulo a huge page.
+    NotCongruent,
+    /// It has been unlinked, and hugelift leaves such files alone.
+    Deleted,
+    /// Its page cache is in folios that are smaller than a huge page.
+    SmallFolios,
+    /// Its page cache is in huge folios, which the process maps by small pages.
+    MappedSmall,
+}
+
+impl fmt::Display for Small {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Small::NotCongruent => "its address does not match its offset",
+            Small::Deleted => "it is deleted, and left alone",
+            Small::SmallFolios => "its page cache is in small folios",
+            Small::MappedSmall => "its page cache is in huge folios, which are mapped by small pages",
+        })
+    }
 }
 
 /// What a lift would put on huge pages.

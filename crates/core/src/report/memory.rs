@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The memory of a process that is in none of its objects: anonymous, shared, and data files.
 
-use super::data::{DataFile, SharedMemory, Total};
+use super::data::{DataFile, SharedMemory, Small, Total};
 use super::fragments::fragments;
 use crate::addr::{Addr, PageSize, Range};
 use crate::by_address::ByAddress;
@@ -80,7 +80,9 @@ pub fn data_files(pid: u32, snapshot: &Snapshot, usage: &[Usage], page: PageSize
             liftable_bytes: 0,
             huge_bytes: 0,
             deleted: mapping.deleted,
+            reason: None,
             hint: None,
+            id: mapping.file,
         });
         file.bytes += mapping.range.len();
         file.resident_bytes += used.rss;
@@ -92,12 +94,27 @@ pub fn data_files(pid: u32, snapshot: &Snapshot, usage: &[Usage], page: PageSize
     let mut files: Vec<DataFile> = files.into_values().filter(|file| file.bytes >= page.bytes()).collect();
     for file in &mut files {
         let is_huge = file.huge_bytes + page.bytes() > file.resident_bytes.min(file.liftable_bytes);
-        // Its path may lead elsewhere for others: the process is named.
-        let may_be_primed = file.liftable_bytes > 0 && !is_huge;
-        file.hint = may_be_primed.then(|| format!("hugelift prime --pid {pid}"));
+        file.reason = match file {
+            DataFile { liftable_bytes: 0, .. } => Some(Small::NotCongruent),
+            DataFile { deleted: true, .. } if !is_huge => Some(Small::Deleted),
+            _ => None,
+        };
+        // Priming alone does not help: the process maps the small pages.
+        let is_liftable = file.reason.is_none() && !is_huge;
+        file.hint = is_liftable.then(|| format!("as root: hugelift attach --parts files {pid}"));
     }
     files.sort_by_key(|file| (Reverse(file.resident_bytes), file.path.clone()));
     files
+}
+
+/// Says of the files that could be on huge pages why they are not. `in_huge_folios` has how many bytes of each are mapped and in huge
+/// folios.
+pub fn explain_data_files(files: &mut [DataFile], in_huge_folios: &BTreeMap<FileId, u64>, page: PageSize) {
+    for file in files.iter_mut().filter(|file| file.hint.is_some()) {
+        let cached = in_huge_folios.get(&file.id).copied().unwrap_or(0);
+        let is_mapped_small = cached >= file.huge_bytes + page.bytes();
+        file.reason = Some(if is_mapped_small { Small::MappedSmall } else { Small::SmallFolios });
+    }
 }
 
 /// Returns what says of a mapping whether it is of a file that is no object.
@@ -175,16 +192,30 @@ VmFlags: rd wr mr mw me ht
     #[test]
     fn issue_32_1_data_files_are_listed_with_what_helps() {
         let (snapshot, usage) = seen();
-        let files = data_files(7, &snapshot, &usage, PageSize::MB2);
+        let mut files = data_files(7, &snapshot, &usage, PageSize::MB2);
         let of = |file: &DataFile| {
             let sums = [file.bytes, file.resident_bytes, file.liftable_bytes, file.huge_bytes];
-            (file.path.to_string(), sums.map(|bytes| bytes / MB), file.hint.clone())
+            (file.path.to_string(), sums.map(|bytes| bytes / MB), file.hint.clone(), file.reason)
         };
         let found: Vec<_> = files.iter().map(of).collect();
-        let hint = Some("hugelift prime --pid 7".to_string());
-        assert_eq!(
-            found,
-            [("/srv/d b".into(), [48, 24, 48, 4], hint), ("/srv/skewed".into(), [16, 4, 0, 0], None)]
-        );
+        let hint = Some("as root: hugelift attach --parts files 7".to_string());
+        let skewed = ("/srv/skewed".to_string(), [16, 4, 0, 0], None, Some(Small::NotCongruent));
+        assert_eq!(found, [("/srv/d b".into(), [48, 24, 48, 4], hint, None), skewed.clone()]);
+        // 4 MB of it are mapped huge.
+        for (cached, reason) in [(4, Small::SmallFolios), (6, Small::MappedSmall)] {
+            let cached_of = BTreeMap::from([(files[0].id, cached * MB)]);
+            explain_data_files(&mut files, &cached_of, PageSize::MB2);
+            assert_eq!(files[0].reason, Some(reason), "{cached}");
+            assert_eq!(of(&files[1]), skewed);
+        }
+    }
+
+    #[test]
+    fn issue_32_1_a_deleted_file_is_left_alone() {
+        let (mut snapshot, mut usage) = seen();
+        snapshot.mappings.iter_mut().for_each(|mapping| mapping.deleted = true);
+        usage.iter_mut().for_each(|used| used.mapping.deleted = true);
+        let files = data_files(7, &snapshot, &usage, PageSize::MB2);
+        assert_eq!((files[0].reason, &files[0].hint), (Some(Small::Deleted), &None));
     }
 }

@@ -33,7 +33,7 @@ with the names and values of your program. A dash means that no command changes 
 const BETWEEN: &str = "
 ## Why a file's page cache is not huge
 
-`hugelift prime` and `keep status` print these. JSON has the word of the first column.
+`hugelift prime`, `attach --parts files` and `inspect FILE` print these. JSON has the word of the first column.
 
 ";
 

@@ -69,17 +69,16 @@ fn zeros(unused: &Unused, pid: Option<u32>) -> String {
 
 fn data_file(file: &DataFile) -> String {
     let [bytes, resident, huge] = [file.bytes, file.resident_bytes, file.huge_bytes].map(human_bytes);
-    let hint = match &file.hint {
-        Some(hint) => format!("; {hint}"),
-        None if file.liftable_bytes == 0 => "; its address does not match its offset".into(),
-        None => String::new(),
-    };
-    format!("{}: {bytes} mapped, {resident} in memory, huge {huge}{hint}", file.path)
+    let reason = file.reason.map(|reason| format!("; {reason}")).unwrap_or_default();
+    let hint = file.hint.as_ref().map(|hint| format!("; {hint}")).unwrap_or_default();
+    format!("{}: {bytes} mapped, {resident} in memory, huge {huge}{reason}{hint}", file.path)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hugelift_core::maps::FileId;
+    use hugelift_core::report::Small;
     use hugelift_core::report::example::report;
 
     const MB: u64 = 1 << 20;
@@ -92,7 +91,13 @@ mod tests {
             liftable_bytes: if n == 3 { 0 } else { 8 * MB },
             huge_bytes: 0,
             deleted: false,
+            reason: match n {
+                3 => Some(Small::NotCongruent),
+                5 => Some(Small::SmallFolios),
+                _ => None,
+            },
             hint: hint.map(String::from),
+            id: FileId::default(),
         }
     }
 
@@ -103,14 +108,14 @@ mod tests {
         let total = Total { bytes: 16 * MB, liftable_bytes: 8 * MB, huge_bytes: 4 * MB };
         report.shm = Some(SharedMemory { total, incongruent_bytes: 6 * MB, mounted_bytes: 0 });
         report.data_files =
-            Some((0..6).rev().map(|n| file(n, (n == 5).then_some("hugelift prime /srv/5"))).collect());
+            Some((0..6).rev().map(|n| file(n, (n == 5).then_some("hugelift attach 5"))).collect());
         let lines: Vec<String> = rows(&report, false).into_iter().map(|row| row.join(" ")).collect();
         assert_eq!(
             lines,
             [
                 "shm 16 MB, liftable 8 MB, huge 4 MB (50 % of what is liftable); 6 MB is at addresses that do not match its \
                  offsets (hugelift doctor --pid 7)",
-                "file /srv/5: 8 MB mapped, 5 MB in memory, huge 0 B; hugelift prime /srv/5",
+                "file /srv/5: 8 MB mapped, 5 MB in memory, huge 0 B; its page cache is in small folios; hugelift attach 5",
                 "file /srv/4: 8 MB mapped, 4 MB in memory, huge 0 B",
                 "file /srv/3: 8 MB mapped, 3 MB in memory, huge 0 B; its address does not match its offset",
                 "file /srv/2: 8 MB mapped, 2 MB in memory, huge 0 B",
