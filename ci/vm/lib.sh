@@ -29,7 +29,8 @@ fail() { # ends with 125, the status of failures of these scripts themselves
 }
 
 # Describes the machine $1: arch, kernel (a folder of the cache), memory, append (to the kernel's command
-# line), qemu (an array), disks (file systems of its NVMe disks), suites (an array: the suites of
+# line), qemu (an array), disks (file systems of its NVMe disks, and nfs: a folder of
+# the ext4 disk by its own NFS server), suites (an array: the suites of
 # `make test-vm`; SUITE!TEST is a suite without that test). Each machine runs the suites for which it differs
 # from the others. The longest suite, launcher, runs on AArch64 only, because `make test` runs it on this
 # machine. `make test-vm-all` runs every suite on every machine.
@@ -56,18 +57,18 @@ machine() {
       suites=(protection parts symbols)
       ;;
     x86_64-6.1)
-      kernel=x86_64-6.1 disks='xfs ext4 btrfs'
+      kernel=x86_64-6.1 disks='xfs ext4 btrfs nfs'
       qemu=("${x86[@]}")
       # The test that is left out runs with this kernel on AArch64, and in `make test` on x86-64.
       suites=(backings fallbacks files limited 'live!helper_killed_at_each_step' masked moved prime shared)
       ;;
     x86_64-6.12)
-      kernel=x86_64-6.12 disks='xfs ext4 btrfs'
+      kernel=x86_64-6.12 disks='xfs ext4 btrfs nfs'
       qemu=("${x86[@]}")
       suites=(dist files moved prime shared symbols)
       ;;
     x86_64-newest) # what ci/vm/newest gets
-      kernel=x86_64-newest disks='xfs ext4 btrfs'
+      kernel=x86_64-newest disks='xfs ext4 btrfs nfs'
       qemu=("${x86[@]}")
       suites=(backings fallbacks files live moved parts prime shared symbols)
       ;;
