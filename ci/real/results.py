@@ -379,14 +379,15 @@ def table(folder):
     ]
     if again:
         apart = contradictions(folder, pathlib.Path(folder) / AGAIN)
+        count = lambda word: sum(word in one for one in apart) or "none"
         compared = sum(row.key in again for record in measured for row in rows(record) if row.ratio)
         dates = sorted(record["date"] for record in second)
         lines += [
             f"All was measured twice, the second time from {dates[0]} to {dates[-1]} (folder `{AGAIN}`). An interval holds for one run: what",
             "a run does not vary, as where the pages of a file or of a server lie in memory, may differ in the next one. So a row shows what both",
             "runs say: the mean of their estimates, and an interval from the lower end of both to the upper end. It is sure only of that of which",
-            f"both runs are. Of {compared} comparisons {sum('signs' in one for one in apart)} had a sure gain in one run and a sure loss in the other. {sum('overlap' in one for one in apart)} had two intervals that do not overlap"
-            + (":" if apart else "."),
+            f"both runs are. Of {compared} comparisons {count('signs')} had a sure gain in one run and a sure loss in the other, and {count('overlap')} had two",
+            "intervals that do not overlap" + (":" if apart else "."),
             "",
         ]
         lines += [f"- {one}" for one in apart] + [""] if apart else []
@@ -541,7 +542,7 @@ def self_test():
         assert "| 0.891 [0.800, 0.950] | 7.5 % | 8 + 8 |" in lines["gain"] and "5.0 to 20 % less." in lines["gain"], lines["gain"]
         assert "No difference: at most" in lines["loss"] and "No difference: at most" in lines["none"], lines
         assert "[0.800, 0.900]" in lines["bare"] and "Of 6 comparisons" not in text, lines["bare"]
-        assert "Of 3 comparisons 1 had a sure gain in one run and a sure loss in the other. 1 had two" in text, text
+        assert "Of 3 comparisons 1 had a sure gain in one run and a sure loss in the other, and 1 had two" in text, text
     assert without_paths({"a": ["/tmp/x.y/node -e '/usr/lib/a' a/b /proc/1/x /dev/null"]}) == {"a": ["node -e '/usr/lib/a' a/b /proc/1/x /dev/null"]}
     assert without_paths("s/[^/]*x//;http://127.0.0.1:1/a --path=/home/me/data") == "s/[^/]*x//;http://127.0.0.1:1/a --path=data"
 
