@@ -6,7 +6,7 @@ use crate::journal::{Level, log};
 use crate::kernel;
 use crate::machine::taken::Taken;
 use crate::machine::watched::Seen;
-use crate::metrics::figures::{Act, Figures, Outcome, ProgramFigures};
+use crate::metrics::figures::{Figures, ProgramFigures};
 use crate::metrics::series::{classic, open_metrics};
 use crate::metrics::serve::Server;
 use crate::metrics::textfile::TextFile;
@@ -89,15 +89,14 @@ impl Publisher {
 
 /// Collects the figures.
 fn figures(started: SystemTime, seen: &Seen, status: Option<&Status>) -> Figures {
-    let mut steps: BTreeMap<(Act, Outcome), u64> = BTreeMap::new();
-    steps.insert((Act::Lift, Outcome::Done), seen.lifts);
-    steps.insert((Act::Lift, Outcome::Refused), seen.refusals);
     let files = status.map(|status| status.files.as_slice()).unwrap_or_default();
     Figures {
         looked: Some(SystemTime::now()),
         programs: programs(seen.taken.iter()),
-        steps,
-        refusals: seen.refused.clone(),
+        lifts: seen.lifts,
+        refusals: seen.refusals,
+        restores: seen.restores,
+        refused: seen.refused.clone(),
         processes_seen: seen.processes as u64,
         processes_taken: seen.taken.iter().filter(|taken| taken.bytes() > 0).count() as u64,
         copies_bytes: seen.copies,

@@ -5,7 +5,7 @@ mod common;
 
 use common::{Format, Sample, full, parse, program};
 use hugelift_service::metrics::series::{MAX_SERIES, classic, open_metrics};
-use hugelift_service::metrics::{Act, Figures, Outcome, Pool, Pressure, ProgramFigures};
+use hugelift_service::metrics::{Figures, Pool, Pressure, ProgramFigures};
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
 use std::time::UNIX_EPOCH;
@@ -32,22 +32,23 @@ fn issue_33_the_text_has_all_figures() {
     assert_eq!(value("hugelift_start_time_seconds", &[]), 1_700_000_000.25);
     assert_eq!(value("hugelift_last_scan_timestamp_seconds", &[]), 1_700_000_060.25);
     assert_eq!(value("hugelift_cpu_seconds_total", &[]), 1.5);
-    assert_eq!(value("hugelift_steps_total", &[("act", "lift"), ("outcome", "done")]), 1.0);
-    assert_eq!(value("hugelift_steps_total", &[("act", "restore"), ("outcome", "failed")]), 0.0);
-    assert_eq!(value("hugelift_refusals_total", &[("reason", "pool-short")]), 1.0);
+    assert_eq!(value("hugelift_lifts_total", &[]), 3.0);
+    assert_eq!(value("hugelift_lift_refusals_total", &[]), 2.0);
+    assert_eq!(value("hugelift_restores_total", &[]), 1.0);
+    assert_eq!(value("hugelift_processes_refused", &[("reason", "pool-short")]), 1.0);
     assert_eq!(value("hugelift_memory_pressure_ratio", &[("tasks", "some")]), 0.125);
     assert_eq!(value("hugelift_pool_free_bytes", &[("page_size", "2097152")]), f64::from(80 << 20));
     assert_eq!(value("hugelift_kernel_compaction_stalls_total", &[]), 4.0);
     let place = [("program", "/usr/bin/node"), ("part", "text"), ("backing", "pagecache")];
     assert_eq!(value("hugelift_program_huge_bytes", &place), f64::from(2 << 20));
-    assert_eq!(value("hugelift_program_code_pages_in_use", &place[..1]), 700.0);
+    assert_eq!(value("hugelift_program_processes", &place[..1]), 6.0);
 }
 
 #[test]
 fn issue_33_both_formats_have_the_same_samples() {
     let classic = classic(&full()).unwrap();
     assert!(!classic.contains("# EOF") && !classic.contains("# UNIT"));
-    assert!(classic.contains("\n# TYPE hugelift_steps_total counter\n"));
+    assert!(classic.contains("\n# TYPE hugelift_lifts_total counter\n"));
     assert_eq!(parse(&classic, Format::Classic), parsed(&full()));
 }
 
@@ -59,7 +60,8 @@ fn issue_33_the_same_figures_make_the_same_text() {
 #[test]
 fn issue_33_what_the_kernel_does_not_tell_has_no_sample() {
     let samples = parsed(&Figures::new("0.1.0", UNIX_EPOCH));
-    let absent = ["kernel", "pool", "program", "memory_pressure", "copies_budget", "last_scan", "refusals"];
+    let absent =
+        ["kernel", "pool", "program", "memory_pressure", "copies_budget", "last_scan", "processes_refused"];
     for sample in &samples {
         assert!(
             !absent.iter().any(|name| sample.name.starts_with(&format!("hugelift_{name}"))),
@@ -93,11 +95,8 @@ static HOSTILE: LazyLock<Figures> = LazyLock::new(|| {
         ..program(&name(number), number as u64)
     });
     figures.programs = programs.collect();
-    figures.refusals = (0..10_000).map(|number| (format!("\u{1b}\"\n{number}"), number)).collect();
+    figures.refused = (0..10_000).map(|number| (format!("\u{1b}\"\n{number}"), number)).collect();
     figures.pools = (0..10_000).map(|size| Pool { page_size: size, total: 1, free: 1 }).collect();
-    for act in Act::ALL {
-        Outcome::ALL.into_iter().for_each(|outcome| figures.count_step(act, outcome));
-    }
     figures
 });
 
@@ -124,7 +123,7 @@ fn issue_33_nothing_is_lost_by_the_limit() {
     assert_eq!(sum("hugelift_program_processes"), processes as f64);
     let bytes: u64 = figures.programs.iter().flat_map(|program| program.huge_bytes.values()).sum();
     assert_eq!(sum("hugelift_program_huge_bytes"), bytes as f64);
-    assert_eq!(sum("hugelift_refusals_total"), figures.refusals.values().sum::<u64>() as f64);
+    assert_eq!(sum("hugelift_processes_refused"), figures.refused.values().sum::<u64>() as f64);
     let programs: BTreeSet<_> = samples.iter().filter_map(|sample| sample.labels.get("program")).collect();
     assert!(programs.len() <= 65 && programs.contains(&"other".to_string()));
 }

@@ -263,6 +263,12 @@ fn issue_33_5_what_it_has_done_is_published() {
     until("the lift is published", || asked().is_some_and(|answer| is_there(&answer)));
     let answer = asked().expect("an answer");
     assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("# EOF\n"), "{answer}");
+    let is_counted =
+        |line: &str| line.strip_prefix("hugelift_lifts_total ").is_some_and(|count| count != "0");
+    assert!(answer.lines().any(is_counted), "{answer}");
+    let processes = format!("hugelift_program_processes{{program=\"{program}\"");
+    let of_it = answer.lines().find(|line| line.starts_with(&processes)).expect("its processes");
+    assert!(of_it.ends_with(" 1"), "{of_it}");
     let written = fs::read_to_string(&textfile).expect("the text file");
     assert!(is_there(&written) && !written.contains("# EOF"), "{written}");
     is_right(busy);

@@ -271,6 +271,11 @@ impl Machine {
         self.memory
     }
 
+    /// Returns how many processes were restored.
+    pub fn restored(&self) -> u64 {
+        self.restores.count
+    }
+
     /// Returns how many processes are not lifted, by the reason.
     pub fn refused(&self) -> BTreeMap<String, u64> {
         refusals::count(self.taken.values().filter_map(|taken| taken.refusal.as_ref()))

@@ -17,12 +17,14 @@ pub struct Restores {
     running: Vec<Child>,
     waiting: Vec<(Child, Vec<Identity>)>,
     check_at: Instant,
+    /// How many processes were named to `hugelift restore`.
+    pub count: u64,
 }
 
 impl Restores {
     /// Returns none.
     pub fn new() -> Restores {
-        Restores { running: Vec::new(), waiting: Vec::new(), check_at: Instant::now() }
+        Restores { running: Vec::new(), waiting: Vec::new(), check_at: Instant::now(), count: 0 }
     }
 
     /// Restores these processes once the experiment on one of them has ended.
@@ -63,7 +65,10 @@ impl Restores {
         }
         let words: Vec<String> = ["restore".to_string()].into_iter().chain(pids).collect();
         match start(&words, Stdio::null(), Stdio::null()) {
-            Ok(child) => self.running.push(child),
+            Ok(child) => {
+                self.count += words.len() as u64 - 1;
+                self.running.push(child);
+            }
             Err(error) => log(Level::Warning, &format!("cannot start hugelift {}: {error}", words.join(" "))),
         }
     }

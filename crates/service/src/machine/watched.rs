@@ -36,6 +36,8 @@ pub struct Seen {
     pub lifts: u64,
     /// How often a process could not be lifted.
     pub refusals: u64,
+    /// Processes that were restored.
+    pub restores: u64,
     /// Those that are not lifted now, by the reason.
     pub refused: BTreeMap<String, u64>,
     /// Bytes of copies.
@@ -259,6 +261,7 @@ impl Watched {
             taken: self.machine.taken().cloned().collect(),
             lifts: self.machine.lifts,
             refusals: self.machine.refusals,
+            restores: self.machine.restored(),
             refused: self.machine.refused(),
             copies: self.machine.copies(),
             memory: self.machine.memory(),

@@ -22,11 +22,14 @@ pub struct Figures {
     pub looked: Option<SystemTime>,
     /// The programs that it has lifted, in any order. Two entries with the same names are summed.
     pub programs: Vec<ProgramFigures>,
-    /// How many steps of each kind it has taken, and how they ended.
-    pub steps: BTreeMap<(Act, Outcome), u64>,
-    /// How many programs or parts were left as they are, by the key of the reason
-    /// ([`hugelift_core::skip::Reason::key`]).
-    pub refusals: BTreeMap<String, u64>,
+    /// How often it has put a process, or more of one, on huge pages.
+    pub lifts: u64,
+    /// How often that was due and could not be done.
+    pub refusals: u64,
+    /// Processes that it has put back on their own pages.
+    pub restores: u64,
+    /// Processes that are not lifted now although a rule takes them, by the reason.
+    pub refused: BTreeMap<String, u64>,
     /// Processes that the last look has found.
     pub processes_seen: u64,
     /// Processes that the daemon has lifted and that still run.
@@ -35,13 +38,13 @@ pub struct Figures {
     pub copies_bytes: u64,
     /// Bytes that copies may take; `None` without a limit.
     pub copies_budget_bytes: Option<u64>,
-    /// Bytes of files in the page cache in huge folios (`FileHugePages` of proc_meminfo(5)).
+    /// Bytes in huge folios of the files that it keeps in the page cache.
     pub pagecache_huge_bytes: u64,
-    /// Bytes of files in the page cache (`Cached` less `Shmem` of proc_meminfo(5)).
+    /// Bytes of the whole huge pages of these files.
     pub pagecache_file_bytes: u64,
     /// CPU time of the daemon and its helpers, user and system.
     pub cpu_seconds: f64,
-    /// Resident memory of the daemon (`VmRSS` of proc_pid_status(5)).
+    /// Resident memory of the daemon and its helpers (`VmRSS` of proc_pid_status(5)).
     pub resident_bytes: u64,
     /// Time that all looks at the machine have taken together.
     pub scan_seconds: f64,
@@ -67,8 +70,10 @@ impl Figures {
             started,
             looked: None,
             programs: Vec::new(),
-            steps: BTreeMap::new(),
-            refusals: BTreeMap::new(),
+            lifts: 0,
+            refusals: 0,
+            restores: 0,
+            refused: BTreeMap::new(),
             processes_seen: 0,
             processes_taken: 0,
             copies_bytes: 0,
@@ -86,73 +91,6 @@ impl Figures {
             pools: Vec::new(),
         }
     }
-
-    /// Counts one step.
-    pub fn count_step(&mut self, act: Act, outcome: Outcome) {
-        *self.steps.entry((act, outcome)).or_default() += 1;
-    }
-
-    /// Counts one refusal, by the key of its reason.
-    pub fn count_refusal(&mut self, reason: &str) {
-        match self.refusals.get_mut(reason) {
-            Some(count) => *count += 1,
-            None => drop(self.refusals.insert(reason.into(), 1)),
-        }
-    }
-}
-
-/// What the daemon does to a program or a file.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Act {
-    /// Puts parts of a running program on huge pages.
-    Lift,
-    /// Brings a file into the page cache in huge folios.
-    Prime,
-    /// Puts a running program back on its own pages.
-    Restore,
-}
-
-impl Act {
-    /// All of them.
-    pub const ALL: [Act; 3] = [Act::Lift, Act::Prime, Act::Restore];
-
-    /// Returns a stable word for labels.
-    pub fn key(self) -> &'static str {
-        match self {
-            Act::Lift => "lift",
-            Act::Prime => "prime",
-            Act::Restore => "restore",
-        }
-    }
-}
-
-/// How a step ended.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Outcome {
-    /// All of it was done.
-    Done,
-    /// A part of it was done.
-    Partly,
-    /// It was due, and the machine or the program did not permit it. What is not worth a lift is no step: it is in
-    /// [`Figures::refusals`] only.
-    Refused,
-    /// It was tried and undone.
-    Failed,
-}
-
-impl Outcome {
-    /// All of them.
-    pub const ALL: [Outcome; 4] = [Outcome::Done, Outcome::Partly, Outcome::Refused, Outcome::Failed];
-
-    /// Returns a stable word for labels.
-    pub fn key(self) -> &'static str {
-        match self {
-            Outcome::Done => "done",
-            Outcome::Partly => "partly",
-            Outcome::Refused => "refused",
-            Outcome::Failed => "failed",
-        }
-    }
 }
 
 /// The figures of all processes of one program in one unit.
@@ -167,10 +105,6 @@ pub struct ProgramFigures {
     /// Bytes on huge pages, by the part of the program and by where the pages come from. What several processes
     /// share counts once.
     pub huge_bytes: BTreeMap<(Part, Backing), u64>,
-    /// Resident memory of its processes.
-    pub resident_bytes: u64,
-    /// Small pages of code that were in use when the program was measured; `None` if it was not.
-    pub code_pages_in_use: Option<u64>,
 }
 
 /// Memory pressure of the machine over ten seconds, in percent of the time (Documentation/accounting/psi.rst).

@@ -24,6 +24,6 @@ pub mod series;
 pub mod serve;
 pub mod textfile;
 
-pub use figures::{Act, Figures, Kernel, Outcome, Pool, Pressure, ProgramFigures};
+pub use figures::{Figures, Kernel, Pool, Pressure, ProgramFigures};
 pub use serve::{ServeError, Server};
 pub use textfile::{TextFile, TextFileError};

@@ -48,22 +48,15 @@ pub struct Sum {
     pub processes: u64,
     /// Bytes on huge pages.
     pub huge_bytes: BTreeMap<(Part, Backing), u64>,
-    /// Resident bytes.
-    pub resident_bytes: u64,
-    /// Small pages of code in use; `None` if no entry has a number.
-    pub code_pages_in_use: Option<u64>,
 }
 
 impl Sum {
     fn add(&mut self, more: Sum) {
         self.processes = self.processes.saturating_add(more.processes);
-        self.resident_bytes = self.resident_bytes.saturating_add(more.resident_bytes);
         for (at, bytes) in more.huge_bytes {
             let sum = self.huge_bytes.entry(at).or_default();
             *sum = sum.saturating_add(bytes);
         }
-        let pages = self.code_pages_in_use.into_iter().chain(more.code_pages_in_use);
-        self.code_pages_in_use = pages.reduce(u64::saturating_add);
     }
 
     fn all_huge_bytes(&self) -> u64 {
@@ -73,12 +66,7 @@ impl Sum {
 
 impl From<&ProgramFigures> for Sum {
     fn from(figures: &ProgramFigures) -> Sum {
-        Sum {
-            processes: figures.processes,
-            huge_bytes: figures.huge_bytes.clone(),
-            resident_bytes: figures.resident_bytes,
-            code_pages_in_use: figures.code_pages_in_use,
-        }
+        Sum { processes: figures.processes, huge_bytes: figures.huge_bytes.clone() }
     }
 }
 
@@ -108,8 +96,6 @@ mod tests {
             unit: unit.map(Into::into),
             processes: 1,
             huge_bytes: [((Part::Text, Backing::Thp), bytes)].into(),
-            resident_bytes: 10,
-            code_pages_in_use: bytes.is_multiple_of(2).then_some(bytes),
         }
     }
 
@@ -120,9 +106,7 @@ mod tests {
         let sums: Vec<(Name, Sum)> = sums.into_iter().collect();
         assert_eq!(sums.len(), 2);
         assert_eq!((sums[0].1.processes, sums[0].1.all_huge_bytes()), (2, 7));
-        assert_eq!(sums[0].1.code_pages_in_use, Some(2));
         assert_eq!(sums[1].0.labels(), [("program", "/a".into()), ("unit", "u".into())]);
-        assert_eq!(sums[1].1.code_pages_in_use, None);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! Names follow prometheus.io/docs/practices/naming: base units, which are the end of the name. monitoring/README.md
 //! lists the series for people. There are [`MAX_SERIES`] at most, whatever runs on the machine.
 
-use super::figures::{Act, Figures, Outcome, Pool};
+use super::figures::{Figures, Pool};
 use super::labels::{self, Labels};
 use super::programs::{self, MAX_PROGRAMS, Name, Sum};
 use super::rows::{counters, gauges};
@@ -22,14 +22,13 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 
 /// How many series there are at most.
 pub const MAX_SERIES: usize = FIXED
-    + Act::ALL.len() * Outcome::ALL.len()
     + Verdict::ALL.len()
     + (MAX_REASONS + 1)
     + 2 * MAX_POOLS
-    + (MAX_PROGRAMS + 1) * (3 + PARTS * BACKINGS);
+    + (MAX_PROGRAMS + 1) * (1 + PARTS * BACKINGS);
 
 /// The series that have one sample each.
-const FIXED: usize = 22;
+const FIXED: usize = 25;
 /// How many reasons have a series of their own.
 const MAX_REASONS: usize = 64;
 /// How many pools are told. No machine has more page sizes.
@@ -90,7 +89,7 @@ fn daemon(out: &mut Registry, figures: &Figures) {
     let cpu = one(finite(figures.cpu_seconds));
     measured(out, "cpu", SECONDS, "CPU time of the service and its helpers", counters(cpu));
     let resident = gauges(one(figures.resident_bytes));
-    measured(out, "resident", BYTES, "Resident memory of the service", resident);
+    measured(out, "resident", BYTES, "Resident memory of the service and its helpers", resident);
     plain(out, "scans", "How often the service has looked at the machine", counters(one(figures.scans)));
     let scan = one(finite(figures.scan_seconds));
     measured(
@@ -104,16 +103,18 @@ fn daemon(out: &mut Registry, figures: &Figures) {
 
 /// Registers what the daemon has done.
 fn work(out: &mut Registry, figures: &Figures) {
-    let steps = Act::ALL.into_iter().flat_map(|act| Outcome::ALL.map(|outcome| (act, outcome)));
-    // A counter that begins at 1 shows no increase, so each is there from the start.
-    let steps = steps.map(|(act, outcome)| {
-        let names = vec![("act", act.key().to_string()), ("outcome", outcome.key().to_string())];
-        (names, figures.steps.get(&(act, outcome)).copied().unwrap_or(0))
-    });
-    plain(out, "steps", "What the service has done to programs and files, and how it ended", counters(steps));
-    let refusals = labels::limited(&figures.refusals, MAX_REASONS).into_iter();
-    let refusals = refusals.map(|(reason, count)| (vec![("reason", reason)], count));
-    plain(out, "refusals", "Programs and parts that the service has left as they are", counters(refusals));
+    let counts = [
+        ("lifts", "How often the service has put a process, or more of it, on huge pages", figures.lifts),
+        ("lift_refusals", "How often a lift was due and could not be done", figures.refusals),
+        ("restores", "Processes that the service has put back on their own pages", figures.restores),
+    ];
+    for (name, help, count) in counts {
+        plain(out, name, help, counters(one(count)));
+    }
+    let refused = labels::limited(&figures.refused, MAX_REASONS).into_iter();
+    let refused = refused.map(|(reason, count)| (vec![("reason", reason)], count));
+    let help = "Processes that a rule takes and that are not lifted now, by the reason";
+    plain(out, "processes_refused", help, gauges(refused));
     let seen = gauges(one(figures.processes_seen));
     plain(out, "processes_seen", "Processes that the service has found at its last look", seen);
     let taken = gauges(one(figures.processes_taken));
@@ -139,9 +140,21 @@ fn memory(out: &mut Registry, figures: &Figures) {
     let budget = gauges(figures.copies_budget_bytes.map(|bytes| (Labels::new(), bytes)));
     measured(out, "copies_budget", BYTES, "Memory that copies may take", budget);
     let huge = gauges(one(figures.pagecache_huge_bytes));
-    measured(out, "pagecache_huge", BYTES, "Files in the page cache that are on huge pages", huge);
+    measured(
+        out,
+        "pagecache_huge",
+        BYTES,
+        "Files that the service keeps, as far as they are on huge pages of the page cache",
+        huge,
+    );
     let files = gauges(one(figures.pagecache_file_bytes));
-    measured(out, "pagecache_file", BYTES, "Files in the page cache", files);
+    measured(
+        out,
+        "pagecache_file",
+        BYTES,
+        "Files that the service keeps, as far as they could be on huge pages",
+        files,
+    );
     let tasks = |tasks: &str, percent: f64| (vec![("tasks", tasks.to_string())], finite(percent / 100.0));
     let pressure = figures.pressure.iter();
     let pressure = pressure.flat_map(|p| [tasks("some", p.some_avg10), tasks("full", p.full_avg10)]);
@@ -202,17 +215,6 @@ fn of_programs(out: &mut Registry, sums: &BTreeMap<Name, Sum>) {
     });
     let help = "Memory of a program on huge pages, by its parts and by where the pages come from";
     measured(out, "program_huge", BYTES, help, gauges(huge));
-    let resident = gauges(sums.iter().map(|(name, sum)| (name.labels(), sum.resident_bytes)));
-    measured(
-        out,
-        "program_resident",
-        BYTES,
-        "Resident memory of the processes of a lifted program",
-        resident,
-    );
-    let code = sums.iter().filter_map(|(name, sum)| Some((name.labels(), sum.code_pages_in_use?)));
-    let help = "Small pages of code that a program used when it was measured";
-    plain(out, "program_code_pages_in_use", help, gauges(code));
 }
 
 const BYTES: Unit = Unit::Bytes;

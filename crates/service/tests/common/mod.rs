@@ -4,7 +4,7 @@
 
 use hugelift_core::policy::Backing;
 use hugelift_core::snapshot::Part;
-use hugelift_service::metrics::{Act, Figures, Kernel, Outcome, Pool, Pressure, ProgramFigures};
+use hugelift_service::metrics::{Figures, Kernel, Pool, Pressure, ProgramFigures};
 use regex::Regex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
@@ -17,8 +17,8 @@ pub fn full() -> Figures {
     figures.looked = Some(time + Duration::from_secs(60));
     figures.programs =
         vec![program(b"/usr/lib/postgresql/17/bin/postgres", 3 << 21), program(b"/usr/bin/node", 1 << 21)];
-    figures.count_step(Act::Lift, Outcome::Done);
-    figures.count_refusal("pool-short");
+    (figures.lifts, figures.refusals, figures.restores) = (3, 2, 1);
+    figures.refused = [("pool-short".to_string(), 1)].into();
     figures.processes_seen = 200;
     figures.processes_taken = 12;
     figures.copies_bytes = 4 << 21;
@@ -56,8 +56,6 @@ pub fn program(path: &[u8], bytes: u64) -> ProgramFigures {
         unit: Some("postgresql@17-main.service".into()),
         processes: 6,
         huge_bytes: parts.flat_map(|part| backings.map(|backing| ((part, backing), bytes))).collect(),
-        resident_bytes: 100 << 20,
-        code_pages_in_use: Some(700),
     }
 }
 
