@@ -24,7 +24,7 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
-pub use process::{Busy, Seen, Size};
+pub use process::{Seen, Size};
 pub use settings::Settings;
 
 use crate::proc_events::Event;
@@ -33,7 +33,6 @@ use budget::Budget;
 use process::Process;
 use queue::{Class, Queue, Turn, spread};
 use scans::Scans;
-use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::time::Duration;
@@ -63,8 +62,6 @@ pub struct Census {
     scans: Scans,
     /// How many scans there were.
     scan: u64,
-    /// Processes that were not kept since the last scan, and in it.
-    left_out: u64,
     /// Whether events have come since the last turn.
     heard: bool,
 }
@@ -79,7 +76,6 @@ impl Census {
             budget: Budget::new(settings.readings),
             scans: Scans::new(has_events),
             scan: 0,
-            left_out: 0,
             heard: false,
         }
     }
@@ -124,7 +120,6 @@ impl Census {
     pub fn scanned(&mut self, now: Duration, pids: &[u32], cpu: Duration) {
         self.scans.took(cpu);
         self.scan += 1;
-        self.left_out = 0;
         pids.iter().for_each(|&pid| self.found(now, pid));
         let (scan, queue) = (self.scan, &mut self.queue);
         self.processes.retain(|&pid, process| {
@@ -168,11 +163,6 @@ impl Census {
         self.processes.len()
     }
 
-    /// Returns how many processes were not kept, as there are too many.
-    pub fn left_out(&self) -> u64 {
-        self.left_out
-    }
-
     /// Returns whether a process is known.
     pub fn knows(&self, pid: u32) -> bool {
         self.processes.contains_key(&pid)
@@ -183,18 +173,6 @@ impl Census {
         self.processes.get(&pid)?.identity(pid)
     }
 
-    /// Returns the `n` processes that have used the most CPU time since they were known.
-    pub fn busiest(&self, n: usize) -> Vec<Busy> {
-        most(n, self.processes.iter().filter_map(|(&pid, process)| process.since_known(pid)), |busy| busy.cpu)
-    }
-
-    /// Returns the `n` processes that have used the largest share of a CPU between the last two readings of each.
-    pub fn busiest_lately(&self, n: usize) -> Vec<Busy> {
-        let all = self.processes.iter().filter_map(|(&pid, process)| process.lately(pid));
-        // Ticks in 1000 seconds.
-        most(n, all, |busy| busy.cpu.saturating_mul(1_000_000) / (busy.time.as_millis() as u64).max(1))
-    }
-
     /// Takes in a process that was started or executes another program now.
     fn started(&mut self, now: Duration, pid: u32) {
         let turn = Turn { class: Class::Started, due: now + self.settings.settle };
@@ -202,7 +180,7 @@ impl Census {
             process.is_put_off = false;
             self.set_turn(pid, turn);
         } else {
-            self.insert(pid, Process::new(now, turn, self.scan, true));
+            self.insert(pid, Process::new(turn, self.scan, true));
         }
     }
 
@@ -215,12 +193,11 @@ impl Census {
         let is_first = self.scan == 1;
         // The scan alone tells of new programs where there are no events.
         let class = if is_first || self.scans.has_events() { Class::Found } else { Class::Started };
-        self.insert(pid, Process::new(now, Turn { class, due: now }, self.scan, !is_first));
+        self.insert(pid, Process::new(Turn { class, due: now }, self.scan, !is_first));
     }
 
     fn insert(&mut self, pid: u32, process: Process) {
         if self.processes.len() >= self.settings.most {
-            self.left_out += 1;
             return;
         }
         self.queue.insert(pid, process.turn);
@@ -261,12 +238,4 @@ impl Census {
         let reading = self.queue.earliest().map_or(Duration::MAX, |due| due.max(self.budget.next()));
         reading.min(self.scans.due(&self.settings)).max(soonest)
     }
-}
-
-/// Returns the `n` largest by `by`, the largest first.
-fn most(n: usize, all: impl Iterator<Item = Busy>, by: impl Fn(&Busy) -> u64) -> Vec<Busy> {
-    let mut all: Vec<Busy> = all.filter(|busy| busy.cpu > 0).collect();
-    all.sort_unstable_by_key(|busy| (Reverse(by(busy)), busy.identity));
-    all.truncate(n);
-    all
 }
