@@ -84,7 +84,7 @@ impl Census {
     pub fn event(&mut self, now: Duration, event: Event) {
         self.heard = true;
         match event {
-            Event::Executed(pid) | Event::Forked { child: pid, .. } => self.started(now, pid),
+            Event::Executed(pid) => self.started(now, pid),
             Event::Ended(pid) => self.gone(pid),
             Event::Lost => self.scans.lost(),
         }

@@ -9,7 +9,7 @@ mod filter;
 #[cfg(test)]
 mod tests;
 
-use hugelift_core::proc_events::{Content, EXEC, EXIT, Event, FORK, GROUP, Request, Sequences, parse};
+use hugelift_core::proc_events::{Content, EXEC, EXIT, Event, GROUP, Request, Sequences, parse};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
@@ -62,26 +62,11 @@ impl From<Errno> for NoEvents {
     }
 }
 
-/// Which events are wanted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Wanted {
-    /// Processes that execute a program, and that end.
-    Programs,
-    /// Those, and processes that are forked.
-    ProgramsAndForks,
-}
-
-impl Wanted {
-    fn kinds(self) -> u32 {
-        EXEC | EXIT | if self == Wanted::ProgramsAndForks { FORK } else { 0 }
-    }
-}
-
-/// A socket on which the kernel tells of processes. It does not block; poll(2) finds it readable when there are events.
+/// A socket on which the kernel tells which processes execute a program, and which end. It does not block; poll(2) finds it
+/// readable when there are events.
 #[derive(Debug)]
 pub struct Connector {
     socket: OwnedFd,
-    wanted: Wanted,
     /// Without the socket's filter messages are numbered without gaps.
     sequences: Option<Sequences>,
 }
@@ -100,21 +85,20 @@ impl Connector {
     ///
     /// # Errors
     /// [`NoEvents`]
-    pub fn open(wanted: Wanted) -> Result<Connector, NoEvents> {
-        Connector::begin(wanted, true)
+    pub fn open() -> Result<Connector, NoEvents> {
+        Connector::begin(true)
     }
 
-    fn begin(wanted: Wanted, with_filter: bool) -> Result<Connector, NoEvents> {
+    fn begin(with_filter: bool) -> Result<Connector, NoEvents> {
         let socket = open_socket()?;
         // Only root may have a larger buffer than net.core.rmem_max.
         setsockopt(&socket, sockopt::RcvBufForce, &BUFFER)
             .or_else(|_| setsockopt(&socket, sockopt::RcvBuf, &BUFFER))?;
-        let forks = wanted == Wanted::ProgramsAndForks;
-        let is_filtered = with_filter && filter::attach(socket.as_fd(), forks).is_ok();
+        let is_filtered = with_filter && filter::attach(socket.as_fd()).is_ok();
         // The kernel gives the socket a number.
         bind(socket.as_raw_fd(), &NetlinkAddr::new(0, 1 << (GROUP - 1)))?;
         let sequences = (!is_filtered).then(Sequences::default);
-        let mut connector = Connector { socket, wanted, sequences };
+        let mut connector = Connector { socket, sequences };
         connector.subscribe(with_filter)?;
         Ok(connector)
     }
@@ -130,7 +114,7 @@ impl Connector {
                     // Before Linux 6.6 the number of the error is positive; this takes both.
                     let errno = errno.cast_signed().wrapping_abs();
                     return match errno {
-                        0 if with_kinds => Ok(self.request(Request::ListenTo(self.wanted.kinds()), number)?),
+                        0 if with_kinds => Ok(self.request(Request::ListenTo(EXEC | EXIT), number)?),
                         0 => Ok(()),
                         errno => Err(Errno::from_raw(errno).into()),
                     };
@@ -177,9 +161,7 @@ impl Connector {
         let mut headers = MultiHeaders::<NetlinkAddr>::preallocate(AT_ONCE, None);
         let mut slices: Vec<[IoSliceMut<'_>; 1]> =
             buffers.iter_mut().map(|buffer| [IoSliceMut::new(buffer)]).collect();
-        let mut add = |received: Received| {
-            events.extend(received.events().filter(|event| wants(self.wanted, *event)));
-        };
+        let mut add = |received: Received| events.extend(received.events());
         let flags = MsgFlags::MSG_DONTWAIT;
         let taken = match recvmmsg(self.socket.as_raw_fd(), &mut headers, slices.iter_mut(), flags, None) {
             Ok(taken) => taken,
@@ -217,11 +199,6 @@ impl Connector {
             Err(errno) => Err(errno),
         }
     }
-}
-
-/// Returns whether an event is wanted. Where the filters are missing there are others, too.
-fn wants(wanted: Wanted, event: Event) -> bool {
-    wanted == Wanted::ProgramsAndForks || !matches!(event, Event::Forked { .. })
 }
 
 fn received(sequences: &mut Option<Sequences>, datagram: &[u8]) -> Received {

@@ -15,7 +15,7 @@ use hugelift_core::service::policy::Policy;
 use hugelift_core::service::verify::Verdict;
 use hugelift_linux::proc::census::{Kind, Known, Program, Reader, list};
 use hugelift_linux::proc::clock::of_ticks;
-use hugelift_linux::proc::connector::{Connector, Wanted};
+use hugelift_linux::proc::connector::Connector;
 use hugelift_linux::proc::procfs::ProcError;
 use nix::poll::{PollFd, PollFlags};
 use nix::time::{ClockId, clock_gettime};
@@ -97,7 +97,7 @@ impl Watched {
     /// Begins to watch. `memory` is that of the machine, in bytes, `ledger` the path of the ledger, and
     /// `pods` that of the file of pods.
     pub fn start(policy: Policy, memory: u64, ledger: Option<PathBuf>, pods: Option<PathBuf>) -> Watched {
-        let connector = Connector::open(Wanted::Programs);
+        let connector = Connector::open();
         if let Err(why) = &connector {
             log(
                 Level::Info,

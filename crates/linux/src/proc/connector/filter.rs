@@ -2,19 +2,17 @@
 //! The filter of the connector's socket (socket(7), SO_ATTACH_FILTER): events of single threads and of other kinds never
 //! reach the receive buffer, and wake nobody.
 
-use hugelift_core::proc_events::{
-    ANSWER, CHILD_PROCESS_AT, CHILD_THREAD_AT, EXEC, EXIT, FORK, KIND_AT, PROCESS_AT, THREAD_AT,
-};
+use hugelift_core::proc_events::{ANSWER, EXEC, EXIT, KIND_AT, PROCESS_AT, THREAD_AT};
 use libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_MISC, BPF_RET, BPF_TAX, BPF_W, BPF_X, sock_filter};
 use nix::errno::Errno;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 
-/// Lets through answers, and exec, exit and, if they are wanted, forks of processes.
+/// Lets through answers, and exec and exit of processes.
 ///
 /// # Errors
 /// errno(3) of setsockopt(2)
-pub(super) fn attach(socket: BorrowedFd, with_forks: bool) -> Result<(), Errno> {
-    let mut filter = program(with_forks);
+pub(super) fn attach(socket: BorrowedFd) -> Result<(), Errno> {
+    let mut filter = program();
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
     let size = size_of::<libc::sock_fprog>() as libc::socklen_t;
     // SAFETY: setsockopt(2) reads the structure and the filter that it points to; both live through the call.
@@ -25,14 +23,11 @@ pub(super) fn attach(socket: BorrowedFd, with_forks: bool) -> Result<(), Errno> 
     Errno::result(done).map(drop)
 }
 
-fn program(with_forks: bool) -> Vec<sock_filter> {
+fn program() -> Vec<sock_filter> {
     let mut program = vec![load(KIND_AT)];
     program.extend(if_equal(ANSWER, vec![accept()]));
-    program.extend(if_equal(EXEC, if_same(THREAD_AT, PROCESS_AT)));
-    program.extend(if_equal(EXIT, if_same(THREAD_AT, PROCESS_AT)));
-    if with_forks {
-        program.extend(if_equal(FORK, if_same(CHILD_THREAD_AT, CHILD_PROCESS_AT)));
-    }
+    program.extend(if_equal(EXEC, of_process()));
+    program.extend(if_equal(EXIT, of_process()));
     program.push(refuse());
     program
 }
@@ -45,10 +40,10 @@ fn if_equal(value: u32, then: Vec<sock_filter>) -> Vec<sock_filter> {
     all
 }
 
-/// Accepts the message if the words at these two places are the same, and refuses it otherwise.
-fn if_same(one: usize, other: usize) -> Vec<sock_filter> {
+/// Accepts the message if its thread is the first of its process, and refuses it otherwise.
+fn of_process() -> Vec<sock_filter> {
     let to_x = op(BPF_MISC | BPF_TAX, 0, 0, 0);
-    vec![load(one), to_x, load(other), op(BPF_JMP | BPF_JEQ | BPF_X, 0, 0, 1), accept(), refuse()]
+    vec![load(THREAD_AT), to_x, load(PROCESS_AT), op(BPF_JMP | BPF_JEQ | BPF_X, 0, 0, 1), accept(), refuse()]
 }
 
 fn load(at: usize) -> sock_filter {
