@@ -112,7 +112,6 @@ fn snapshot(input: &Input) -> Option<Snapshot> {
         allows_thp: false,
         pools,
         moves_hugetlb: input.moves_hugetlb,
-        populate: true,
         memory_left: input.memory_left,
         memory_limit: input.limit_left.map(|left| MemoryLimit {
             source: "/sys/fs/cgroup/memory.max".into(),

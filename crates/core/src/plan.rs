@@ -61,13 +61,3 @@ pub fn plan_unwritten<E>(
 pub fn shareable(snapshot: &Snapshot, policy: &Policy) -> Vec<(usize, Part, Range)> {
     planner::shareable(snapshot, policy)
 }
-
-/// Returns the spans of text and rodata of which `plan` makes private copies.
-pub fn copied(plan: &Plan) -> impl Iterator<Item = &Span> {
-    let copies = |span: &&Span| {
-        let first = span.attempts.first();
-        let is_copy = first.is_some_and(|a| a.backing.is_anonymous() && !a.in_place);
-        is_copy && !span.part.is_writable()
-    };
-    plan.spans.iter().filter(copies)
-}

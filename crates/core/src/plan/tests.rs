@@ -72,7 +72,6 @@ pub(crate) fn program(range: Range) -> Snapshot {
         allows_thp: false,
         pools: vec![pool(gb1(), 0), pool(PAGE, 100)],
         moves_hugetlb: true,
-        populate: true,
         memory_left: 1 << 30,
         memory_limit: None,
     };

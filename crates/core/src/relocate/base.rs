@@ -235,7 +235,6 @@ fn lacks_nothing(page: PageSize, sizes: &Sizes) -> Machine {
         allows_thp: false,
         pools: vec![pool],
         moves_hugetlb: true,
-        populate: true,
         memory_left: u64::MAX,
         memory_limit: None,
     }

@@ -54,8 +54,6 @@ pub struct Machine {
     pub pools: Vec<Pool>,
     /// `mremap(2)` moves hugetlb mappings (Linux 5.16).
     pub moves_hugetlb: bool,
-    /// `MADV_POPULATE_WRITE` and `MADV_POPULATE_READ` exist (Linux 5.14).
-    pub populate: bool,
     /// Bytes of the machine's memory that copies may take.
     pub memory_left: u64,
     /// The limit of a control group that leaves the target least memory, if there is one.
@@ -119,7 +117,6 @@ pub(crate) const BARE: Machine = Machine {
     allows_thp: false,
     pools: Vec::new(),
     moves_hugetlb: true,
-    populate: true,
     memory_left: 0,
     memory_limit: None,
 };

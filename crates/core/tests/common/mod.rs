@@ -68,7 +68,6 @@ pub fn machine() -> Machine {
         allows_thp: false,
         pools: vec![pool(PageSize::MB2, 4096)],
         moves_hugetlb: true,
-        populate: true,
         memory_left: 16 << 30,
         memory_limit: None,
     }

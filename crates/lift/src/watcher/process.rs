@@ -95,13 +95,6 @@ impl Program {
         }
     }
 
-    /// Returns whether the program is there, or has ended and its parent has not waited for it.
-    pub fn is_there(&self) -> bool {
-        let null = std::ptr::null::<u8>();
-        // SAFETY: pidfd_send_signal(2): signal 0 is none, and a null siginfo is allowed.
-        unsafe { libc::syscall(libc::SYS_pidfd_send_signal, self.process.as_raw_fd(), 0, null, 0) == 0 }
-    }
-
     /// Tries on no memory whether the program's pages can be collapsed from outside (`MADV_COLLAPSE`).
     ///
     /// # Errors

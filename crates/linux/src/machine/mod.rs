@@ -52,7 +52,6 @@ pub fn probe(pid: Option<u32>) -> Machine {
         allows_thp: false,
         moves_hugetlb: smallest.is_some_and(moves_hugetlb),
         pools,
-        populate: populate(),
         // The other half is left for the program.
         memory_left: memory.available.map_or(u64::MAX, |bytes| bytes / 2),
         memory_limit: memory.limit,
@@ -215,13 +214,6 @@ fn moves_hugetlb(page: PageSize) -> bool {
     moved
 }
 
-/// Returns whether `MADV_POPULATE_WRITE` exists: the kernel checks the advice before it finds
-/// that there is nothing to do.
-fn populate() -> bool {
-    // SAFETY: madvise(2) of zero bytes.
-    unsafe { libc::madvise(ptr::null_mut(), 0, libc::MADV_POPULATE_WRITE) == 0 }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -234,8 +226,7 @@ mod tests {
         let thp = Path::new("/sys/kernel/mm/transparent_hugepage/enabled").exists();
         assert_eq!(machine.thp_page.is_some(), thp);
         let by_pid = probe(Some(std::process::id()));
-        assert_eq!((by_pid.thp_off, by_pid.populate), (machine.thp_off, machine.populate));
-        assert_eq!(by_pid.moves_hugetlb, machine.moves_hugetlb);
+        assert_eq!((by_pid.thp_off, by_pid.moves_hugetlb), (machine.thp_off, machine.moves_hugetlb));
     }
 
     #[test]

@@ -58,7 +58,9 @@ struct Region {
 /// # Errors
 /// ENOTTY before Linux 6.7; EACCES, ENOENT.
 pub fn huge_bytes(pid: i32, range: Range) -> io::Result<u64> {
-    scan(pid, range, PAGE_IS_HUGE, 0)
+    let mut bytes = 0;
+    walk_file(&open(pid)?, range, Wanted::of(PAGE_IS_HUGE, 0), &mut |found| bytes += found.len())?;
+    Ok(bytes)
 }
 
 /// Returns the same as [`huge_bytes`] for a `range` of whole huge pages, also before Linux 6.7. There it is
@@ -213,24 +215,6 @@ pub fn entries(pagemap: &File, range: Range) -> io::Result<Vec<u64>> {
     Ok(entries.iter().map(|entry| u64::from_ne_bytes(*entry)).collect())
 }
 
-/// Returns the bytes of the pages that are of all `categories`, of which those in `inverted` are negated.
-fn scan(pid: i32, range: Range, categories: u64, inverted: u64) -> io::Result<u64> {
-    let mut bytes = 0;
-    walk(pid, range, categories, inverted, &mut |found| bytes += found.len())?;
-    Ok(bytes)
-}
-
-/// Calls `found` with each stretch of the pages that [`scan`] counts.
-fn walk(
-    pid: i32,
-    range: Range,
-    categories: u64,
-    inverted: u64,
-    found: &mut dyn FnMut(Range),
-) -> io::Result<()> {
-    walk_file(&open(pid)?, range, Wanted::of(categories, inverted), found)
-}
-
 /// Opens the pagemap of process `pid`. It shows the memory that the process has now, which is released at its
 /// next execve(2).
 ///
@@ -246,45 +230,6 @@ pub fn open(pid: i32) -> io::Result<File> {
 /// See [`huge_stretches`].
 pub fn present_stretches(pagemap: &File, range: Range, found: &mut dyn FnMut(Range)) -> io::Result<()> {
     walk_file(pagemap, range, Wanted::of(PAGE_IS_PRESENT, 0), found)
-}
-
-/// Calls `found` with each stretch of `range`, which maps a file, that the process has in its page
-/// tables as the file's. These are the pages that it has touched, with up to 64 kB around each that the page
-/// cache had. Pages that were only read ahead are not among them.
-///
-/// # Errors
-/// ESRCH, or success with nothing found, once the process has ended.
-pub fn present(pagemap: &File, range: Range, found: &mut dyn FnMut(Range)) -> io::Result<()> {
-    let both = PAGE_IS_PRESENT | PAGE_IS_FILE;
-    match walk_file(pagemap, range, Wanted::of(both, 0), found) {
-        // Before Linux 6.7.
-        Err(e) if e.raw_os_error() == Some(libc::ENOTTY) => read_present(pagemap, range, found),
-        other => other,
-    }
-}
-
-/// Does the same by reading the entries, eight bytes for each base page.
-fn read_present(pagemap: &File, range: Range, found: &mut dyn FnMut(Range)) -> io::Result<()> {
-    const BOTH: u64 = 1 << 63 | 1 << 61;
-    let page = base_page();
-    let mut entries = vec![0; 8 << 10];
-    let mut at = range.start.align_down(page).0;
-    while at < range.end.0 {
-        let left = (range.end.0 - at).div_ceil(page.bytes()) * 8;
-        let wanted = entries.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-        let got = pagemap.read_at(&mut entries[..wanted], at / page.bytes() * 8)?;
-        if got < 8 {
-            break;
-        }
-        for entry in entries[..got].chunks_exact(8) {
-            let entry = u64::from_ne_bytes(entry.try_into().unwrap_or_default());
-            if entry & BOTH == BOTH {
-                Range::sized(Addr(at), page.bytes()).map(&mut *found);
-            }
-            at += page.bytes();
-        }
-    }
-    Ok(())
 }
 
 /// Returns the first page of `range` that the process has in its page tables.
@@ -336,6 +281,7 @@ impl Wanted {
     }
 }
 
+/// Calls `found` with each stretch of the `wanted` pages of `range`.
 fn walk_file(pagemap: &File, range: Range, wanted: Wanted, found: &mut dyn FnMut(Range)) -> io::Result<()> {
     let mut regions = [Region::default(); REGIONS];
     let mut start = range.start.0;
@@ -455,37 +401,5 @@ mod tests {
         // SAFETY: munmap(2) of the mapping made above.
         unsafe { munmap(map, len.get()).unwrap() };
         (!differences.is_empty()).then(|| differences.join("; "))
-    }
-
-    #[test]
-    fn what_was_touched_is_present_by_both_ways() {
-        use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
-        const LEN: usize = 4 << 20;
-        let mut file = tempfile::tempfile().unwrap();
-        io::Write::write_all(&mut file, &vec![7; LEN]).unwrap();
-        let (len, flags) = (NonZeroUsize::new(LEN).unwrap(), MapFlags::MAP_PRIVATE);
-        // SAFETY: mmap(2) at an address of the kernel's choice.
-        let map = unsafe { mmap(None, len, ProtFlags::PROT_READ, flags, &file, 0).unwrap() };
-        let start = map.as_ptr().cast::<u8>();
-        let range = Range::sized(Addr(start.addr() as u64), LEN as u64).unwrap();
-        let pagemap = open(std::process::id().cast_signed()).unwrap();
-        type Walk = fn(&File, Range, &mut dyn FnMut(Range)) -> io::Result<()>;
-        let bytes = |how: Walk| {
-            let mut bytes = 0;
-            how(&pagemap, range, &mut |found| {
-                assert!(range.covers(found));
-                bytes += found.len();
-            })
-            .unwrap();
-            bytes
-        };
-        assert_eq!((bytes(present), bytes(read_present)), (0, 0));
-        // SAFETY: inside the mapping, which is readable.
-        assert_eq!(unsafe { start.add(LEN / 2 + 5).read_volatile() }, 7);
-        let (scanned, read) = (bytes(present), bytes(read_present));
-        assert_eq!(scanned, read);
-        assert!((4096..=2 << 20).contains(&scanned), "{scanned}");
-        // SAFETY: munmap(2) of the mapping made above.
-        unsafe { munmap(map, LEN).unwrap() };
     }
 }

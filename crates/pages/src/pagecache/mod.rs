@@ -129,7 +129,7 @@ impl Priming {
         };
         let small: Vec<_> = wanted.iter().filter(|c| !is_huge(c)).collect();
         if small.iter().any(|c| c.first.is_some()) {
-            self.files.push(prime::prime_for(file, bias, huge));
+            self.files.push(prime::prime(file, bias, huge));
         }
         small.into_iter().all(is_huge)
     }

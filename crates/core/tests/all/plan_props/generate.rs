@@ -77,7 +77,6 @@ fn machine() -> impl Strategy<Value = Machine> {
                 allows_thp: false,
                 pools,
                 moves_hugetlb,
-                populate: true,
                 memory_left,
                 memory_limit,
             }

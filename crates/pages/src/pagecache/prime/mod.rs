@@ -70,13 +70,9 @@ pub fn huge_page() -> Result<PageSize, Obstacle> {
 }
 
 /// Primes the whole huge pages of `page` in the file's text and read-only data; pages that are huge already
-/// are left as they are. The report calls a page huge only if a mapping made afterwards showed it.
-pub fn prime(file: &ElfFile, page: PageSize) -> FileReport {
-    prime_for(file, 0, page)
-}
-
-/// Does the same as [`prime`] for a file whose loading adds `bias` to the stated addresses.
-pub fn prime_for(file: &ElfFile, bias: u64, page: PageSize) -> FileReport {
+/// are left as they are. Loading the file adds `bias` to the stated addresses. The report calls a page huge only if a
+/// mapping made afterwards showed it.
+pub fn prime(file: &ElfFile, bias: u64, page: PageSize) -> FileReport {
     Job::new(file, bias, page).run(Job::prime_batch)
 }
 
