@@ -35,7 +35,7 @@ impl Publisher {
     pub fn start(metrics: &Metrics) -> Publisher {
         let mut server = Server::default();
         let warn = |why: String| log(Level::Warning, &format!("{why}; the metrics are not offered there"));
-        if let Some(Err(why)) = metrics.socket.as_ref().map(|path| server.listen_at(path, None)) {
+        if let Some(Err(why)) = metrics.socket.as_ref().map(|path| server.listen_at(path)) {
             warn(why.to_string());
         }
         if let Some(Err(why)) = metrics.tcp().map(|address| server.listen_on(address)) {

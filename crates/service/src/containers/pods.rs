@@ -93,6 +93,7 @@ fn stamp(meta: &Metadata) -> Stamp {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hugelift_core::service::container::group::Group;
     use std::fs;
 
     fn list(uid: &str) -> String {
@@ -103,6 +104,11 @@ mod tests {
     fn look(file: &mut PodsFile) -> bool {
         file.again = Instant::now();
         file.look()
+    }
+
+    fn knows(file: &PodsFile, pod: &str) -> bool {
+        let group = Group { id: "a".repeat(64), pod: Some(pod.to_string()) };
+        file.pods().find(&group, None).is_some()
     }
 
     #[test]
@@ -117,15 +123,16 @@ mod tests {
         };
         put(&list("u-1"));
         assert!(look(&mut file) && file.failed.is_none());
-        assert_eq!(file.pods().len(), 1);
+        assert!(knows(&file, "u-1"));
         assert!(!look(&mut file), "nothing has changed");
         put("{\"items\":[");
         assert!(!look(&mut file) && file.failed.is_some());
-        assert_eq!(file.pods().len(), 1, "those of before stay");
+        assert!(knows(&file, "u-1"), "those of before stay");
         put(&format!("{} ", list("u-1")));
         assert!(!look(&mut file) && file.failed.is_none(), "it says the same");
         put(&list("u-2"));
         assert!(look(&mut file) && file.failed.is_none());
+        assert!(knows(&file, "u-2") && !knows(&file, "u-1"));
         fs::File::create(dir.path().join("new")).and_then(|file| file.set_len(100 << 20)).expect("a file");
         fs::rename(dir.path().join("new"), &path).expect("mv");
         assert!(!look(&mut file) && file.failed.as_ref().is_some_and(|why| why.contains("more than")));

@@ -17,7 +17,6 @@ pub use error::ServeError;
 
 use listener::{Endpoint, Listener};
 use nix::poll::PollFd;
-use nix::unistd::Gid;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
@@ -34,14 +33,14 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens at a path too, instead of at the one before. The daemon's user may connect, and the members of
-    /// `group` or else of the daemon's group (mode 0660). Only a socket that a daemon of this user has left there is replaced. The name is removed with the server.
+    /// Listens at a path too, instead of at the one before. The daemon's user may connect, and the members of its group
+    /// (mode 0660). Only a socket that a daemon of this user has left there is replaced. The name is removed with the server.
     ///
     /// # Errors
-    /// Another file is there, or a process that answers; or the socket cannot be made, or not be given to the group.
-    pub fn listen_at(&mut self, path: &Path, group: Option<Gid>) -> Result<(), ServeError> {
+    /// Another file is there, or a process that answers; or the socket cannot be made.
+    pub fn listen_at(&mut self, path: &Path) -> Result<(), ServeError> {
         self.unix = None;
-        self.unix = Some(Listener::new(Endpoint::Unix(UnixSocket::new(path, group)?)));
+        self.unix = Some(Listener::new(Endpoint::Unix(UnixSocket::new(path)?)));
         Ok(())
     }
 

@@ -76,17 +76,6 @@ impl TextFile {
         replace(&place, text).map_err(|error| self.failed(error))
     }
 
-    /// Removes the file, so that nobody takes the last numbers for those of now.
-    ///
-    /// # Errors
-    /// As [`TextFile::write`]. It is no error if there is no file.
-    pub fn remove(&self) -> Result<(), TextFileError> {
-        match self.place()?.remove() {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(self.failed(error)),
-            _ => Ok(()),
-        }
-    }
-
     /// Finds the name in its folder, and checks who can change the folder.
     fn place(&self) -> Result<Entry, TextFileError> {
         let place = Entry::find(&self.path).map_err(|error| self.failed(error))?;

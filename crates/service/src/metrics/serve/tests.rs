@@ -37,7 +37,7 @@ impl Setting {
         let folder = tempfile::tempdir().unwrap();
         let mut server = Server::default();
         server.set_text(text.into());
-        server.listen_at(&folder.path().join("s"), None).unwrap();
+        server.listen_at(&folder.path().join("s")).unwrap();
         let port = server.listen_on(loopback(0)).unwrap();
         Setting { server, folder, port }
     }
@@ -354,19 +354,10 @@ fn issue_33_the_socket_is_for_the_user_and_the_group() {
     let setting = Setting::new(TEXT.as_bytes());
     let path = setting.path();
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o660);
-    let error = Server::default().listen_at(&path, None).unwrap_err();
+    let error = Server::default().listen_at(&path).unwrap_err();
     assert!(matches!(error, ServeError::Taken(_)), "{error}");
     drop(setting.server);
     assert!(!path.exists());
-    let mut server = Server::default();
-    match server.listen_at(&path, Some(Gid::from_raw(4242))) {
-        Ok(()) => assert_eq!(
-            (fs::metadata(&path).unwrap().gid(), fs::metadata(&path).unwrap().mode() & 0o7777),
-            (4242, 0o660)
-        ),
-        // Only root may give it to any group.
-        Err(error) => assert!(matches!(error, ServeError::Failed(_)) && !path.exists(), "{error}"),
-    }
 }
 
 /// The limit is that of the process, so the test runs itself in a child.
@@ -405,14 +396,14 @@ fn issue_33_only_a_dead_socket_is_replaced() {
     drop(UnixListener::bind(&path).unwrap());
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
     let mut server = Server::default();
-    server.listen_at(&path, None).unwrap();
+    server.listen_at(&path).unwrap();
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     drop(server);
     fs::write(&path, "precious").unwrap();
-    let error = Server::default().listen_at(&path, None).unwrap_err();
+    let error = Server::default().listen_at(&path).unwrap_err();
     assert!(error.to_string().contains("is a regular file"), "{error}");
     assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
-    let error = Server::default().listen_at(Path::new("/nonexistent/\u{1b}s"), None).unwrap_err();
+    let error = Server::default().listen_at(Path::new("/nonexistent/\u{1b}s")).unwrap_err();
     assert!(error.to_string().starts_with("cannot listen at /nonexistent/\\x1bs: "), "{error}");
 }
 

@@ -10,12 +10,12 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, listen, socket};
 use nix::sys::stat::{FileStat, Mode, SFlag, fchmod};
-use nix::unistd::{Gid, Uid};
+use nix::unistd::Uid;
 use std::ffi::OsString;
 use std::fs::{File, Permissions, set_permissions};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
@@ -33,12 +33,11 @@ pub struct UnixSocket {
 }
 
 impl UnixSocket {
-    /// Listens at `path`, whose folder must exist. The members of `group` may connect; without one, those of the
-    /// daemon's own group.
+    /// Listens at `path`, whose folder must exist. The members of the daemon's group may connect.
     ///
     /// # Errors
     /// [`ServeError::Taken`] if another file is there, or a daemon that answers.
-    pub fn new(path: &Path, group: Option<Gid>) -> Result<UnixSocket, ServeError> {
+    pub fn new(path: &Path) -> Result<UnixSocket, ServeError> {
         let failed = |e: io::Error| ServeError::Failed(format!("cannot listen at {}: {e}", path.escaped()));
         let place = Entry::find(path).map_err(failed)?;
         match place.stat() {
@@ -63,16 +62,13 @@ impl UnixSocket {
             return Err(taken(&place));
         }
         let socket = UnixSocket { listener: listener.into(), place, file };
-        socket.set_rights(group).map_err(failed)?;
+        socket.set_rights().map_err(failed)?;
         Ok(socket)
     }
 
-    /// Gives the socket to the group, and to its mode the rights that the umask has taken away.
-    fn set_rights(&self, group: Option<Gid>) -> io::Result<()> {
+    /// Gives to the socket's mode the rights that the umask has taken away.
+    fn set_rights(&self) -> io::Result<()> {
         let file = format!("/proc/self/fd/{}", self.file.as_raw_fd());
-        if let Some(group) = group {
-            chown(&file, None, Some(group.as_raw()))?;
-        }
         set_permissions(&file, Permissions::from_mode(MODE))
     }
 

@@ -82,15 +82,6 @@ fn issue_33_a_file_that_cannot_be_replaced_leaves_nothing_behind() {
 }
 
 #[test]
-fn issue_33_a_removed_file_is_gone() {
-    let (folder, file) = folder();
-    file.remove().unwrap();
-    file.write("text\n").unwrap();
-    file.remove().unwrap();
-    assert_eq!(names(&folder), [""; 0]);
-}
-
-#[test]
 fn issue_33_a_missing_folder_is_an_error() {
     let file = TextFile::new(Path::new("/nonexistent/folder/a.prom")).unwrap();
     let error = file.write("text\n").unwrap_err().to_string();
