@@ -124,14 +124,6 @@ impl Mapping {
         now.range.covers(self.range) && now.within(self.range).is_some_and(|part| self.is_same_as(&part))
     }
 
-    /// Returns whether `next` continues it: at the next address, with the same protection, the next bytes of the
-    /// same file. The kernel does not join two such mappings if one has pages of its own.
-    pub fn is_continued_by(&self, next: &Mapping) -> bool {
-        self.range.end == next.range.start
-            && (self.file, self.prot) == (next.file, next.prot)
-            && self.offset + self.range.len() == next.offset
-    }
-
     /// Returns whether it is anonymous memory of a hugetlb pool, which the kernel lists as a deleted file.
     pub fn is_anonymous_hugetlb(&self) -> bool {
         self.deleted && !self.shared && self.path.as_os_str() == "/anon_hugepage"

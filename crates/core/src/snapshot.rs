@@ -83,11 +83,6 @@ impl StoredCopy {
 }
 
 impl Stored {
-    /// Returns the copy that holds all of `range`.
-    pub fn covering(&self, range: Range) -> Option<StoredCopy> {
-        self.copies.iter().find(|c| c.range.covers(range))?.part(range)
-    }
-
     /// Returns why there is no copy of all of `range`, if the store was asked for one.
     pub fn lack(&self, range: Range) -> Option<&NotStored> {
         self.lacks.iter().find(|(r, _)| r.intersect(range).is_some()).map(|(_, why)| why)

@@ -27,11 +27,6 @@ impl Wrong {
         Wrong { at: Some(bytes), what }
     }
 
-    /// Says what is wrong with the text as a whole.
-    pub fn whole(what: &str) -> Wrong {
-        Wrong { at: None, what: what.to_string() }
-    }
-
     /// Returns the same, at these bytes if it is about the text as a whole.
     #[must_use]
     pub fn or_at(self, bytes: Range<usize>) -> Wrong {
@@ -114,7 +109,7 @@ mod tests {
         let text = "# ä\nsize = \"x\"\n";
         let size = read::<Example>(text).unwrap().size.unwrap();
         assert_eq!(Wrong::value("size", &size, "is\nodd").in_text(text), "line 2: size: is\\nodd");
-        assert_eq!(Wrong::whole("all of it").in_text(text), "all of it");
+        assert_eq!(Wrong { at: None, what: "all of it".into() }.in_text(text), "all of it");
     }
 
     #[test]

@@ -33,6 +33,7 @@ read -r now < "$2"
 #[derive(Debug)]
 pub struct Setting {
     file: SettingFile,
+    /// The value before the change, which will be put back.
     before: String,
     restorer: Child,
     /// flock(2) of the setting's own file.
@@ -123,19 +124,6 @@ impl Setting {
         SettingFile { path, surplus: Some(surplus) }.change(&pages.to_string())
     }
 
-    /// Returns the value before the change, which will be put back.
-    pub fn before(&self) -> &str {
-        &self.before
-    }
-
-    /// Returns the present value.
-    ///
-    /// # Errors
-    /// The file cannot be read.
-    pub fn now(&self) -> Result<String> {
-        self.file.value()
-    }
-
     /// Puts the old value back now.
     ///
     /// # Errors
@@ -183,7 +171,7 @@ mod tests {
         let path = dir.path().join("a 'setting'");
         fs::write(&path, "always [madvise] never\n").unwrap();
         let setting = Setting::change(&path, "always").unwrap();
-        assert_eq!((setting.before(), setting.now().unwrap().as_str()), ("madvise", "always"));
+        assert_eq!((setting.before.as_str(), setting.file.value().unwrap().as_str()), ("madvise", "always"));
         drop(setting);
         assert_eq!(fs::read_to_string(&path).unwrap(), "madvise\n");
         Setting::change(&path, "3").unwrap().restore().unwrap();
@@ -206,7 +194,7 @@ mod tests {
             plant("nr_hugepages", 10 + before);
             plant("surplus_hugepages", before);
             let setting = Setting::pool(dir.path(), 256).unwrap();
-            assert_eq!(setting.before(), "10", "{before} {after}");
+            assert_eq!(setting.before, "10", "{before} {after}");
             // Another program takes or returns surplus pages during the experiment.
             plant("surplus_hugepages", after);
             plant("nr_hugepages", 256 - before + after);

@@ -2,6 +2,8 @@
 //! Finds what smaps shows of an object's text and read-only data. Uses no code of hugelift's
 //! planner, only the object's program headers and the kernel's list of mappings.
 
+pub use super::file_maps::files;
+
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::elf::Headers;
 use hugelift_core::maps::Mapping;
@@ -115,21 +117,6 @@ fn bias(usage: &[Usage], object: &Path, headers: &Headers) -> Option<u64> {
         }
     }
     votes.into_iter().max_by_key(|(_, n)| *n).map(|(bias, _)| bias)
-}
-
-/// Returns what `/proc/PID/maps` says of mappings of files. Neighbours that continue each other are one: where
-/// the first page of a file was copied, `restore` has to open it anew, and the kernel does not join the two.
-pub fn files(pid: u32) -> Vec<String> {
-    let all = Process::new(pid).maps().expect("its maps");
-    let mut joined: Vec<Mapping> = Vec::new();
-    for mapping in all.into_iter().filter(Mapping::is_file) {
-        match joined.last_mut() {
-            Some(last) if last.is_continued_by(&mapping) => last.range.end = mapping.range.end,
-            _ => joined.push(mapping),
-        }
-    }
-    let line = |m: &Mapping| format!("{:?} {:?} {:x} {}", m.range, m.prot, m.offset, m.path.display());
-    joined.iter().map(line).collect()
 }
 
 /// Asserts that every whole huge page of every piece is huge, by this backing. Returns how many

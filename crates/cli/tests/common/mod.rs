@@ -11,6 +11,7 @@ pub mod browser;
 pub mod build;
 pub mod cache;
 pub mod favoured;
+pub mod file_maps;
 pub mod guard;
 pub mod held;
 pub mod huge;

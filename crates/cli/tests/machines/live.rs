@@ -3,9 +3,9 @@
 //! does not notice. The victim (victims/live.c) checks its code, its data, its registers, what its system calls
 //! return and when, signals, and the bytes around its stacks.
 
+use crate::file_maps::files;
 use crate::huge::{Pool, moderate, option, thp};
 use crate::place::{alone, hugelift, is_guest, lacks, needs_root, victim, with_fault_points};
-use hugelift_core::maps::Mapping;
 use hugelift_linux::proc::procfs::Process;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::process::CommandExt as _;
@@ -64,20 +64,6 @@ impl Running {
     fn copied(&self) -> u64 {
         let smaps = Process::new(self.pid).smaps().unwrap();
         smaps.iter().filter(|m| !m.mapping.prot.write).map(|m| m.huge() - m.file_huge).sum()
-    }
-
-    /// Returns its mappings of files. Neighbours that continue each other count as one: the kernel does not join
-    /// them where one has a page of its own, as that of the code of a borrowed thread.
-    fn files(&self) -> Vec<String> {
-        let mut joined: Vec<Mapping> = Vec::new();
-        for mapping in Process::new(self.pid).maps().unwrap().into_iter().filter(Mapping::is_file) {
-            match joined.last_mut() {
-                Some(last) if last.is_continued_by(&mapping) => last.range.end = mapping.range.end,
-                _ => joined.push(mapping),
-            }
-        }
-        let line = |m: &Mapping| format!("{:?} {:?} {:x} {}", m.range, m.prot, m.offset, m.path.display());
-        joined.iter().map(line).collect()
     }
 
     /// Asserts that it runs; if it has ended, says what it reported.
@@ -198,7 +184,7 @@ fn attach_and_restore(mode: &[&str]) {
     let _alone = alone();
     let Some(backing) = backing(24) else { lacks!("no huge pages of 2 MB") };
     let running = Running::start(patient(Command::new(victim("live.pie")).args(mode)));
-    let before = running.files();
+    let before = files(running.pid);
     assert_eq!(running.copied(), 0);
     for round in 0..ROUNDS {
         let mut verbose = backing.options.clone();
@@ -210,7 +196,7 @@ fn attach_and_restore(mode: &[&str]) {
         assert!(running.copied() >= LIFTED, "{} {said}", running.copied());
         std::thread::sleep(Duration::from_millis(50));
         restored(running.pid);
-        assert_eq!((running.copied(), running.files()), (0, before.clone()), "round {round}");
+        assert_eq!((running.copied(), files(running.pid)), (0, before.clone()), "round {round}");
     }
     running.report();
 }

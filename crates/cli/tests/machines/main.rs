@@ -9,6 +9,8 @@ mod backings;
 mod data;
 mod dist;
 mod fallbacks;
+#[path = "../common/file_maps.rs"]
+mod file_maps;
 mod files;
 mod giant;
 mod grow;

@@ -5,10 +5,14 @@
 //! By default each experiment runs in a short form, alone and beside eight busy processes. `make lab-agree`
 //! runs `hugelift lab all --quick` ten times beside none, two and eight.
 
+#[path = "../../../lab/src/results/claim/contradictions.rs"]
+mod contradictions;
+
 use crate::common::HUGELIFT;
 use crate::common::guard::Exclusive;
+use contradictions::contradictions;
 use hugelift_lab::results::Report;
-use hugelift_lab::results::claim::contradictions;
+use hugelift_lab::results::claim::{Answer, Claim};
 use std::process::{Child, Command, Stdio};
 
 /// The variable with the number of runs of `lab all --quick`.

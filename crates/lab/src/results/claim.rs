@@ -3,8 +3,10 @@
 //!
 //! The sentences of a report are for people. Each statement behind them is also a [`Claim`] with a subject
 //! that is the same in every report. An experiment calls a claim sure only if its own repetitions carry it
-//! and no other program disturbed them. Two reports of one machine then must not contradict each other:
-//! [`contradictions`] finds where they do.
+//! and no other program disturbed them. Two reports of one machine then must not contradict each other, which tests check.
+
+#[cfg(test)]
+pub(crate) mod contradictions;
 
 use super::unit::Unit;
 use serde::{Deserialize, Serialize};
@@ -51,32 +53,9 @@ impl Claim {
     }
 }
 
-impl Answer {
-    /// Returns whether both can be true of one machine. A word and a range, or ranges in different units,
-    /// cannot.
-    fn agrees(&self, other: &Answer) -> bool {
-        match (self, other) {
-            (Answer::Word(a), Answer::Word(b)) => a == b,
-            (
-                Answer::Between { low, high, unit },
-                Answer::Between { low: other_low, high: other_high, unit: other_unit },
-            ) => unit == other_unit && low <= other_high && other_low <= high,
-            _ => false,
-        }
-    }
-}
-
-/// Returns the pairs of sure claims about the same subject that cannot both be true.
-pub fn contradictions<'a>(these: &'a [Claim], those: &'a [Claim]) -> Vec<(&'a Claim, &'a Claim)> {
-    let sure = |claims: &'a [Claim]| claims.iter().filter(|claim| claim.sure);
-    sure(these)
-        .flat_map(|a| sure(those).filter(|b| b.subject == a.subject).map(move |b| (a, b)))
-        .filter(|(a, b)| !a.answer.agrees(&b.answer))
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
+    use super::contradictions::contradictions;
     use super::*;
 
     #[test]

@@ -7,7 +7,8 @@ use super::findings::{Quiet, outcome};
 use super::sizes;
 use super::summary::Points;
 use crate::memory::Pages;
-use crate::results::claim::{Answer, Claim, contradictions};
+use crate::results::claim::contradictions::contradictions;
+use crate::results::claim::{Answer, Claim};
 use crate::results::machine::{Machine, Tlb};
 use proptest::prelude::*;
 

@@ -45,7 +45,8 @@ impl Container {
     }
 
     /// Returns whether nothing is known that a rule can ask for.
-    pub fn is_unknown(&self) -> bool {
+    #[cfg(test)]
+    pub(crate) fn is_unknown(&self) -> bool {
         self.images.is_empty() && self.labels.is_empty() && self.namespace.is_none()
     }
 }
