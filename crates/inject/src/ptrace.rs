@@ -466,8 +466,8 @@ impl Stopped {
         }
     }
 
-    /// Returns whether `signal` is pending for this thread, not for its process.
-    pub fn is_pending(&self, signal: i32) -> Result<bool, Error> {
+    /// Returns whether a SIGCONT is pending for this thread, not for its process.
+    pub fn has_sigcont_pending(&self) -> Result<bool, Error> {
         /// `struct ptrace_peeksiginfo_args` (sys/ptrace.h)
         #[repr(C)]
         struct Args {
@@ -484,7 +484,7 @@ impl Stopped {
             let data = infos.as_mut_ptr() as usize;
             let count = call("PTRACE_PEEKSIGINFO", PEEKSIGINFO, self.tid, (&raw const args) as usize, data)?;
             let count = usize::try_from(count).unwrap_or(0);
-            if infos[..count.min(AT_ONCE)].iter().any(|info| info[0] == signal) {
+            if infos[..count.min(AT_ONCE)].iter().any(|info| info[0] == libc::SIGCONT) {
                 return Ok(true);
             }
             if count < AT_ONCE {

@@ -7,7 +7,6 @@
 use crate::io::open;
 use crate::io::read::read_head;
 use crate::script::interpreter;
-use hugelift_core::elf::HEAD_BYTES;
 use hugelift_core::printable::{Untrusted, quoted};
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -151,7 +150,7 @@ fn foresee(file: &Path) -> Option<i32> {
 
 /// Returns whether `file` is a script without its interpreter.
 fn lacks_interpreter(file: &Path) -> bool {
-    let head = open::regular(file).and_then(|(file, _)| read_head(&file, HEAD_BYTES)).unwrap_or_default();
+    let head = open::regular(file).and_then(|(file, _)| read_head(&file)).unwrap_or_default();
     interpreter(&head).is_some_and(|path| foresee(&path) == Some(libc::ENOENT))
 }
 

@@ -68,7 +68,7 @@ impl<'a> Lists<'a> {
             list: vec![0],
             steps: vec![Step::Work; cores],
             events: Events::default(),
-            varying: VaryingWork::seeded(1),
+            varying: VaryingWork::new(),
         }
     }
 

@@ -90,7 +90,7 @@ impl<'a> Lock<'a> {
             slept: vec![false; cores],
             events: Events::default(),
             due: vec![f64::NAN; cores],
-            varying: VaryingWork::seeded(1),
+            varying: VaryingWork::new(),
         }
     }
 

@@ -62,9 +62,9 @@ pub fn outcome(measured: &Measured) -> Outcome {
     outcome
 }
 
-/// Returns the ratio of the times of entering and exiting, `scheme` to `reference`, pair by pair.
-fn against(measured: &Measured, reference: usize, scheme: usize) -> Option<Estimate> {
-    let pairs = measured.uncontended[reference].iter().zip(&measured.uncontended[scheme]);
+/// Returns the ratio of the times of entering and exiting, `scheme` to crossbeam-epoch, pair by pair.
+fn to_crossbeam(measured: &Measured, scheme: usize) -> Option<Estimate> {
+    let pairs = measured.uncontended[CROSSBEAM].iter().zip(&measured.uncontended[scheme]);
     ratio(&pairs.map(|(a, b)| (*a, *b)).collect::<Vec<_>>()).ok()
 }
 
@@ -80,7 +80,7 @@ fn alone(measured: &Measured) -> Table {
         ],
     );
     for (i, scheme) in SCHEMES.iter().enumerate() {
-        let estimate = against(measured, CROSSBEAM, i).filter(|_| i != CROSSBEAM);
+        let estimate = to_crossbeam(measured, i).filter(|_| i != CROSSBEAM);
         let interval = estimate.and_then(|estimate| estimate.interval);
         table.rows.push(vec![
             scheme.name.into(),

@@ -2,6 +2,7 @@
 //! Reads files, or pieces of them, whole.
 
 use crate::io::open;
+use hugelift_core::elf::HEAD_BYTES;
 use nix::fcntl::OFlag;
 use std::fs::File;
 use std::io::{self, Read};
@@ -17,10 +18,10 @@ pub fn read_whole(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reads the first `bytes` bytes of a file that was just opened, or all if there are fewer.
-pub fn read_head(file: &File, bytes: usize) -> io::Result<Vec<u8>> {
-    let mut head = Vec::with_capacity(bytes);
-    file.take(bytes as u64).read_to_end(&mut head)?;
+/// Reads the first [`HEAD_BYTES`] bytes of a file that was just opened, or all if there are fewer.
+pub fn read_head(file: &File) -> io::Result<Vec<u8>> {
+    let mut head = Vec::with_capacity(HEAD_BYTES);
+    file.take(HEAD_BYTES as u64).read_to_end(&mut head)?;
     Ok(head)
 }
 

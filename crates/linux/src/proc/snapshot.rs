@@ -280,7 +280,7 @@ impl Finder<'_> {
     /// Returns the object of which `mapping` maps a later page, with the headers that its file has.
     fn read_from_file(&self, mapping: &Mapping) -> Option<Object> {
         let file = self.files.find(mapping).and_then(|found| found.open()).ok()?;
-        let head = read_head(&file, HEAD_BYTES).ok()?;
+        let head = read_head(&file).ok()?;
         let deeper = |offset, size| read_at(&file, offset, size);
         let headers = Headers::parse_with(&head, deeper).ok()?;
         let page = self.page.bytes();
@@ -309,7 +309,7 @@ impl Finder<'_> {
     fn executable(&self, entry: Addr) -> Option<Object> {
         let file = self.files.executable().ok()?;
         let ElfFile { path, id, headers, .. } = ElfFile::of_open(&file).ok()?;
-        let head = read_head(&file, HEAD_BYTES).ok()?;
+        let head = read_head(&file).ok()?;
         // Some file systems show another device in maps than in stat(2).
         let shown = self.mappings.iter().find(|m| m.is_file() && m.file.inode == id.inode && m.path == path);
         let bias = entry.0.wrapping_sub(headers.entry);

@@ -7,7 +7,7 @@
 //! shifts in its own way. A counter of the task clock (perf_event_open(2), `PERF_COUNT_SW_TASK_CLOCK`) is read on the CPU
 //! where the thread runs, and is exact. It needs no PMU.
 
-use crate::perf::counters::{Code, Counters, Start};
+use crate::perf::counters::{Code, Counters};
 use hugelift_linux::proc::clock::cpu_time;
 use hugelift_linux::proc::procfs::Process;
 use std::io;
@@ -30,7 +30,7 @@ impl CpuClock {
     /// Opens the counters of all its threads, also of those that it starts later.
     pub fn open(pid: u32) -> CpuClock {
         let threads = Process::new(pid).threads();
-        let counters = Counters::open_for_process(&[vec![Code::TASK_CLOCK]], &threads, Start::Asked).ok();
+        let counters = Counters::open_for_process(&[vec![Code::TASK_CLOCK]], &threads).ok();
         counters.iter().for_each(Counters::enable);
         CpuClock { pid, exact: cpu_time(pid).ok().zip(counters) }
     }

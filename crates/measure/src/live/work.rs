@@ -3,7 +3,7 @@
 //! steady.
 
 use super::waiting::Waits;
-use crate::perf::counters::{Code, Counters, Start};
+use crate::perf::counters::{Code, Counters};
 use crate::perf::tracepoint;
 use crate::stats;
 use anyhow::{Context as _, Result};
@@ -78,8 +78,7 @@ impl WorkCounter {
     /// Opens what can be counted of a process here: only root may count system calls.
     pub fn open(pid: u32) -> WorkCounter {
         let threads = Process::new(pid).threads();
-        let open =
-            |id: u64| Counters::open_for_process(&[vec![Code::tracepoint(id)]], &threads, Start::Asked).ok();
+        let open = |id: u64| Counters::open_for_process(&[vec![Code::tracepoint(id)]], &threads).ok();
         let calls = tracepoint::number("raw_syscalls/sys_enter").and_then(open);
         let calls = calls.filter(|counters| !counters.user_only);
         calls.iter().for_each(Counters::enable);

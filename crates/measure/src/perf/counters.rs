@@ -134,12 +134,8 @@ impl Counters {
     ///
     /// # Errors
     /// Those of [`Counters::open`].
-    pub(crate) fn open_for_process(
-        groups: &[Vec<Code>],
-        threads: &[i32],
-        start: Start,
-    ) -> Result<Counters, PerfError> {
-        Counters::open_for(groups, threads, start, Later::Threads)
+    pub(crate) fn open_for_process(groups: &[Vec<Code>], threads: &[i32]) -> Result<Counters, PerfError> {
+        Counters::open_for(groups, threads, Start::Asked, Later::Threads)
     }
 
     /// Opens each event for each of the threads, and for what `later` says.

@@ -3,7 +3,7 @@
 
 use super::error::StoreError;
 use crate::pagecache::prime::open_for_writing;
-use hugelift_core::elf::{HEAD_BYTES, Headers};
+use hugelift_core::elf::Headers;
 use hugelift_core::maps::Mapping;
 use hugelift_core::record::{Evidence, Identity, StoredSpan};
 use hugelift_core::snapshot::Object;
@@ -130,7 +130,7 @@ impl Source {
     pub fn holds(&self, spans: &[StoredSpan], copy: &File) -> bool {
         const CHUNK: u64 = 256 << 10;
         let Ok(file) = open::again(&self.file) else { return false };
-        let Ok(head) = read_head(&file, HEAD_BYTES) else { return false };
+        let Ok(head) = read_head(&file) else { return false };
         let deeper = |offset, size| read_at(&file, offset, size);
         let Ok(headers) = Headers::parse_with(&head, deeper) else { return false };
         spans.iter().all(|span| {

@@ -53,7 +53,7 @@ impl EntryStop {
         })?;
         // It can only be pending if it is blocked.
         let blocked = stopped.signal_mask()? & SIGCONT_BIT != 0;
-        let had_sigcont = blocked && stopped.is_pending(libc::SIGCONT)?;
+        let had_sigcont = blocked && stopped.has_sigcont_pending()?;
         Ok(EntryStop { pid: pid.cast_unsigned(), cave, entry, had_sigcont, inherited: None })
     }
 
@@ -156,7 +156,7 @@ fn go_on(stopped: Stopped, program: &EntryStop, regs: &Regs, deadline: &Deadline
     program.cave.clear(&stopped)?;
     let (mut stopped, mut signal) = (stopped, 0);
     // A signal that stops the process, from another one, removes the SIGCONT (signal(7)).
-    while stopped.is_pending(libc::SIGCONT)? {
+    while stopped.has_sigcont_pending()? {
         let (next, stop) = match stopped.resume(Resume::Cont, signal)?.wait_shortly() {
             // It runs a handler that blocks the SIGCONT. Another handler may see it afterwards.
             Err(Error::Late(tid)) => {

@@ -52,7 +52,6 @@ pub(super) struct Section<'a> {
     pub link: u32,
     pub info: u32,
     pub align: u64,
-    pub entsize: u64,
     /// What the copy must have as its bytes, if not those of the file.
     pub plain: Option<&'a [u8]>,
 }
@@ -151,7 +150,6 @@ impl<'a> Elf<'a> {
             link: s.sh_link(e),
             info: s.sh_info(e),
             align: s.sh_addralign(e),
-            entsize: s.sh_entsize(e),
             plain: None,
         };
         let sections: Vec<Section> = table.iter().map(section).collect();
