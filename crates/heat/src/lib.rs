@@ -14,7 +14,6 @@
 //! | [`many`] | many processes at once, for `top` |
 //! | [`refusal`] | why events cannot be counted or sampled |
 //! | [`data`] | which data a process uses, by what the kernel has for that |
-//! | [`files`] | the limit of open files, of which each event takes one |
 //!
 //! Each thread has an event of its own, without inheritance, and the list of threads is read again and again. The other
 //! way is inherited events, which see each new thread at once. The kernel gives those a buffer for each CPU only, so
@@ -25,7 +24,6 @@
 pub mod budget;
 pub mod data;
 pub mod event;
-pub mod files;
 pub mod many;
 pub mod pace;
 pub mod price;

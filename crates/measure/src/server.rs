@@ -12,7 +12,7 @@ use crate::timed::Seen;
 use crate::tree::{cpu_of_descendants, descendants};
 use anyhow::{Context as _, Result, bail, ensure};
 use hugelift_core::printable::text_to_parse;
-use hugelift_heat::files::raise_file_limit;
+use hugelift_linux::io::file_limit::raise_file_limit;
 use hugelift_linux::proc::procfs::Process;
 use std::collections::VecDeque;
 use std::fs::File;

@@ -18,10 +18,10 @@ use crate::publish::Publisher;
 use crate::signals::{notify, signals};
 use hugelift_core::printable;
 use hugelift_core::proc_stat::Identity;
+use hugelift_linux::io::file_limit::raise_file_limit;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::mman::munlockall;
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
 use sd_notify::NotifyState;
@@ -65,6 +65,7 @@ pub fn run(source: Source, socket: Option<&Path>, ledger: Option<PathBuf>) -> Re
             None
         }
     };
+    // Each file of a round is open.
     raise_file_limit();
     let machine = MachineThread::start(settings.policy.clone(), memory(), ledger, source.pods.clone())?;
     let (folders, changes) = watch::start()?;
@@ -337,13 +338,6 @@ impl Daemon {
             self.worker.ask(Task::Unlock);
         }
         self.next = self.next.min(Instant::now() + RELOCK_AFTER);
-    }
-}
-
-/// Allows this process as many descriptors as it may have: each file of a round is open.
-fn raise_file_limit() {
-    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
-        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
     }
 }
 

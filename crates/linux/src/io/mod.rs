@@ -3,6 +3,7 @@
 
 pub mod console;
 pub mod entry;
+pub mod file_limit;
 pub mod holes;
 pub mod open;
 pub mod output;

@@ -7,7 +7,7 @@ use crate::pmu::metric::metrics;
 use crate::pmu::tables::Formulas;
 use crate::pmu::{Count, Sample};
 use hugelift_core::proc_stat::Identity;
-use hugelift_heat::files::raise_file_limit;
+use hugelift_linux::io::file_limit::raise_file_limit;
 use hugelift_linux::proc::procfs::Process;
 use std::collections::{HashMap, HashSet};
 

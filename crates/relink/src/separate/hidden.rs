@@ -5,6 +5,7 @@
 //! Assemblers write them as `.long x - .`, as `.quad x - .`, or relative to the global offset table
 //! (`movabs $x@GOTOFF`). Nothing says where they are, so each place that could hold one is checked.
 
+use super::original::slice;
 use crate::align::tables::{LE, Section, Tables, has_bytes, in_memory};
 use hugelift_core::elf::Machine;
 use object::elf::{self, Dyn64};
@@ -197,8 +198,4 @@ fn offset_tables(bytes: &[u8], tables: &Tables) -> Vec<u64> {
     all.sort_unstable();
     all.dedup();
     all
-}
-
-fn slice(bytes: &[u8], offset: u64, size: u64) -> Option<&[u8]> {
-    bytes.get(usize::try_from(offset).ok()?..usize::try_from(offset.checked_add(size)?).ok()?)
 }

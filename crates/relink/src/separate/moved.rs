@@ -6,7 +6,7 @@
 
 use super::plan::{Plan, Way};
 use super::refusal::Refusal;
-use super::{hidden, names};
+use super::{hidden, names, original};
 use crate::align::tables::Tables;
 use hugelift_core::addr::Addr;
 
@@ -45,8 +45,7 @@ impl<'a> Moved<'a> {
 
     /// Returns `size` bytes of the original at an offset.
     pub fn slice(&self, offset: u64, size: u64) -> Option<&'a [u8]> {
-        let (start, end) = (offset, offset.checked_add(size)?);
-        self.bytes.get(usize::try_from(start).ok()?..usize::try_from(end).ok()?)
+        original::slice(self.bytes, offset, size)
     }
 
     /// Returns `size` bytes of the original at a stated address.

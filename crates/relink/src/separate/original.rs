@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the headers of the original say to more than one step.
+//! What the original says to more than one step.
 
 use super::refusal::Refusal;
 use crate::align::BASE_PAGE;
 use crate::align::tables::{LE, Tables, has_bytes, in_memory, names_bytes};
 use hugelift_core::elf::Machine;
 use object::read::elf::{ProgramHeader as _, SectionHeader as _};
+
+/// Returns `size` bytes at an offset; `None` if the file is shorter.
+pub(super) fn slice(bytes: &[u8], offset: u64, size: u64) -> Option<&[u8]> {
+    bytes.get(usize::try_from(offset).ok()?..usize::try_from(offset.checked_add(size)?).ok()?)
+}
 
 /// The traps of x86-64 are one byte: `int3`. On AArch64 four zeros are `udf`.
 pub(super) fn trap(machine: Machine) -> u8 {

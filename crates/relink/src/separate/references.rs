@@ -5,6 +5,7 @@
 //! find wrong instructions for a while. So all bytes are searched for displacements to the ELF header as well,
 //! whether an instruction was decoded there or not.
 
+use super::original::slice;
 use super::refusal::Refusal;
 use super::{hidden, names};
 use crate::align::tables::{LE, Section, Tables, has_bytes, in_memory};
@@ -137,10 +138,6 @@ fn code<'a>(bytes: &'a [u8], tables: &'a Tables) -> Vec<(u64, &'a [u8])> {
         }
     }
     apart
-}
-
-fn slice(bytes: &[u8], offset: u64, size: u64) -> Option<&[u8]> {
-    bytes.get(usize::try_from(offset).ok()?..usize::try_from(offset.checked_add(size)?).ok()?)
 }
 
 /// Returns the edges of functions that the unwinder knows, ascending. Between two of them lies code alone, or
