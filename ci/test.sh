@@ -105,19 +105,10 @@ start() {
   exec timeout -k 30 "$limit" env --default-signal=INT,QUIT "${words[@]}" --nocapture
 }
 
-# Sets cpu to the seconds of CPU time of the children that have ended.
-cpu() {
-  local file=$work/times.$BASHPID # a subshell would print its own
-  times >"$file"
-  cpu=$(awk -F'[ms ]' 'NR == 2 {printf "%d", 60 * ($1 + $4) + $2 + $5}' "$file")
-}
-
 # Runs one program, shows its output, and records the result: a file in $work/done holds the number of
-# passed and failed tests, the seconds, and those of CPU time.
+# passed and failed tests and the seconds.
 run() {
-  local name=$1 file=${1//\//.} status=0 began=$SECONDS log out tee program passed failed ended cpu before
-  cpu
-  before=$cpu
+  local name=$1 file=${1//\//.} status=0 began=$SECONDS log out tee program passed failed ended
   log=$work/log/$file
   echo
   echo "==== $name"
@@ -149,8 +140,7 @@ run() {
     fi
     [ "$failed" != 0 ] || failed=1
   fi
-  cpu
-  echo "$passed $failed $((SECONDS - began)) $((cpu - before))" >"$work/done/$file"
+  echo "$passed $failed $((SECONDS - began))" >"$work/done/$file"
 }
 mkdir "$work/log" "$work/done"
 
@@ -228,8 +218,8 @@ passes_alone() { # NAME TEST
 disturbed=() races=()
 may_be_disturbed() { grep -q "^$1  " ci/disturbed-by-load; }
 again() { # NAME
-  local test file=$work/done/${1//\//.} passed failed seconds cpu
-  read -r passed failed seconds cpu <"$file"
+  local test file=$work/done/${1//\//.} passed failed seconds
+  read -r passed failed seconds <"$file"
   for test in $(failed_of "$1"); do
     # words_of changes the folder and the environment.
     (passes_alone "$1" "$test") || continue
@@ -240,7 +230,7 @@ again() { # NAME
       races+=("$test")
     fi
   done
-  echo "$passed $failed $seconds $cpu" >"$file"
+  echo "$passed $failed $seconds" >"$file"
 }
 for name in "${all[@]}"; do
   [ "$name" = doc-tests ] || failed_of "$name"
@@ -293,11 +283,11 @@ if [ -n "$failures" ]; then
   sed 's/^/  /' <<<"$failures"
 fi
 echo
-echo "Time of each test program, and CPU time:"
+echo "Time of each test program:"
 for name in "${all[@]}"; do
   file=$work/done/${name//\//.}
-  [ ! -e "$file" ] || echo "$(cut -d' ' -f3,4 "$file") $name"
-done | sort -rn | awk '{printf "%5d s %5d s  %s\n", $1, $2, $3}'
+  [ ! -e "$file" ] || echo "$(cut -d' ' -f3 "$file") $name"
+done | sort -rn | awk '{printf "%5d s  %s\n", $1, $2}'
 echo
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]
