@@ -173,7 +173,7 @@ fn with_folios(pid: u32, policy: &Policy) -> Result<Report, Failure> {
         explain_data_files(
             report.data_files.as_deref_mut().unwrap_or_default(),
             &read.in_huge_folios,
-            read.huge,
+            read.files_were_read,
         );
         report.folios = Some(read.sizes);
     }
@@ -198,7 +198,7 @@ fn with_heat(
     time: Duration,
     allowed: Allowed,
 ) -> Result<(Report, Heat, DataInUse), Failure> {
-    let report = of_process(pid, policy)?;
+    let report = with_folios(pid, policy)?;
     let signals = Signals::block().map_err(|e| format!("signalfd: {e}"))?;
     let (heat, data) = heat::sample_with_data(pid, time, allowed, &signals)
         .map_err(|why| format!("cannot sample process {pid}: {why}"))?;

@@ -32,8 +32,7 @@ pub const MOST_DROP_INS: usize = 256;
 pub fn read(main: &Path, drop_ins: &Path) -> Result<Vec<Source>, String> {
     if !exists(main) {
         return Err(format!(
-            "there is no policy {}: to begin with an empty one, which keeps files huge in the page cache and changes no process, as \
-             root: install -D -m 644 /dev/null {}",
+            "there is no policy {}: to begin with an empty one, which by itself changes no process, as root: install -D -m 644 /dev/null {}",
             main.escaped(),
             quoted(main.as_os_str())
         ));

@@ -61,7 +61,7 @@ pub fn is_here(needs: &str) -> bool {
         "rocksdb" => has("rocksdb/c.h"),
         "geoip" => has("maxminddb.h"),
         "numpy" => succeeds(PYTHON, &["-c", "import numpy"]),
-        "gguf" => llama().join("node_modules/node-llama-cpp").exists(),
+        "gguf" => llama().join("node_modules/node-llama-cpp").exists() && succeeds("node", &["--version"]),
         _ => Path::new(LUCENE).exists() && succeeds("javac", &["--version"]),
     }
 }

@@ -83,12 +83,13 @@ impl Data {
     }
 }
 
-/// Maps a file, touches all of it, and waits. With a second argument it wants small pages.
+/// Maps a file, touches all of it, and waits. With a second argument it wants small pages meanwhile, and with "excluded" to the end.
 const READER: &str = "import mmap, sys\n\
     f = open(sys.argv[1], 'rb')\n\
     m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)\n\
     if len(sys.argv) > 2: m.madvise(mmap.MADV_NOHUGEPAGE)\n\
     sum(m[::4096])\n\
+    if sys.argv[2:] == ['small']: m.madvise(mmap.MADV_HUGEPAGE)\n\
     print('ready', flush=True)\n\
     sys.stdin.read()";
 
@@ -389,6 +390,11 @@ fn issue_32_1_inspect_says_of_a_process_why_a_file_is_on_small_pages() {
         (bytes(&seen, "huge_bytes"), &seen["reason"], &seen["hint"]),
         (0, &"mapped-small".into(), &hint.into())
     );
+    drop(reader);
+
+    let reader = Reader::start(&[data.name(), "excluded"]);
+    let seen = seen_in(reader.pid());
+    assert_eq!((&seen["reason"], &seen["hint"]), (&"excluded".into(), &Value::Null), "{seen:#}");
     drop(reader);
 
     // Written by pages of 4 kB, which stay in small folios.

@@ -7,7 +7,7 @@ use crate::addr::{PageSize, Range};
 use crate::folios::Folios;
 use crate::heat::Heat;
 use crate::heat::data::DataInUse;
-use crate::maps::FileId;
+use crate::maps::{FileId, Mapping};
 use crate::policy::{Backing, SpanChoice};
 use crate::printable::Untrusted;
 use crate::skip::Reason;
@@ -118,19 +118,44 @@ pub struct DataFile {
     pub bytes: u64,
     /// Bytes that are in memory and mapped by the process.
     pub resident_bytes: u64,
-    /// Bytes of the whole huge pages that could map it: 0 where its address does not match its offset.
+    /// Bytes of the whole huge pages that could map it: 0 if there is none, for the `reason`.
     pub liftable_bytes: u64,
     /// Bytes that huge pages map now, by smaps.
     pub huge_bytes: u64,
     /// It has been unlinked since.
     pub deleted: bool,
-    /// Why what is in memory is not on huge pages; `None` if it is, or if root alone could see why.
+    /// Why what is in memory is not on huge pages; `None` if it is, or if the reason was not found: root alone sees folios.
     pub reason: Option<Small>,
-    /// The command that helps; `None` if it is huge, or nothing helps.
+    /// What helps; `None` if it is huge, or if nothing does.
     pub hint: Option<String>,
     /// Which file it is.
     #[serde(skip)]
     pub id: FileId,
+    /// Where huge pages could map it.
+    #[serde(skip)]
+    pub liftable: Vec<Range>,
+    /// Bytes that small pages map there.
+    #[serde(skip)]
+    pub small_bytes: u64,
+}
+
+impl DataFile {
+    /// Returns the file of a mapping, of which nothing is known yet.
+    pub fn new(mapping: &Mapping) -> DataFile {
+        DataFile {
+            path: mapping.path.clone().into(),
+            bytes: 0,
+            resident_bytes: 0,
+            liftable_bytes: 0,
+            huge_bytes: 0,
+            deleted: mapping.deleted,
+            reason: None,
+            hint: None,
+            id: mapping.file,
+            liftable: Vec::new(),
+            small_bytes: 0,
+        }
+    }
 }
 
 /// Why what a process has in memory of a data file is not on huge pages.
@@ -139,6 +164,12 @@ pub struct DataFile {
 pub enum Small {
     /// Its address and its offset in the file differ modulo a huge page.
     NotCongruent,
+    /// It is mapped in pieces that are smaller than a huge page.
+    TooSmall,
+    /// It is private memory that the process may write to: what it has written is its own.
+    Private,
+    /// The process has excluded it (`MADV_NOHUGEPAGE`).
+    Excluded,
     /// It has been unlinked, and hugelift leaves such files alone.
     Deleted,
     /// Its page cache is in folios that are smaller than a huge page.
@@ -151,6 +182,9 @@ impl fmt::Display for Small {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Small::NotCongruent => "its address does not match its offset",
+            Small::TooSmall => "it is mapped in pieces smaller than a huge page",
+            Small::Private => "it is mapped as private writable memory",
+            Small::Excluded => "the process wants no huge pages here (MADV_NOHUGEPAGE)",
             Small::Deleted => "it is deleted, and left alone",
             Small::SmallFolios => "its page cache is in small folios",
             Small::MappedSmall => "its page cache is in huge folios, which are mapped by small pages",

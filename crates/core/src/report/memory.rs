@@ -4,6 +4,7 @@
 use super::data::{DataFile, SharedMemory, Small, Total};
 use super::fragments::fragments;
 use crate::addr::{Addr, PageSize, Range};
+use crate::attribute::Attribute;
 use crate::by_address::ByAddress;
 use crate::collapse::{Area, Sharing};
 use crate::maps::{FileId, Mapping};
@@ -73,47 +74,64 @@ pub fn data_files(pid: u32, snapshot: &Snapshot, usage: &[Usage], page: PageSize
     let mut files: BTreeMap<FileId, DataFile> = BTreeMap::new();
     for used in usage.iter().filter(|used| is_data(&used.mapping) && used.hugetlb() == 0) {
         let mapping = &used.mapping;
-        let file = files.entry(mapping.file).or_insert_with(|| DataFile {
-            path: mapping.path.clone().into(),
-            bytes: 0,
-            resident_bytes: 0,
-            liftable_bytes: 0,
-            huge_bytes: 0,
-            deleted: mapping.deleted,
-            reason: None,
-            hint: None,
-            id: mapping.file,
-        });
+        let file = files.entry(mapping.file).or_insert_with(|| DataFile::new(mapping));
         file.bytes += mapping.range.len();
         file.resident_bytes += used.rss;
         file.huge_bytes += used.huge();
-        if is_congruent(mapping.range, mapping.offset, page) {
-            file.liftable_bytes += mapping.range.inner(page).map_or(0, Range::len);
+        match small(used, page) {
+            // Of several reasons the one of the first mapping is told.
+            Some(reason) => file.reason = file.reason.or(Some(reason)),
+            None => {
+                file.liftable_bytes += mapping.range.inner(page).map_or(0, Range::len);
+                file.small_bytes += used.rss.saturating_sub(used.huge());
+                file.liftable.push(mapping.range);
+            }
         }
     }
     let mut files: Vec<DataFile> = files.into_values().filter(|file| file.bytes >= page.bytes()).collect();
     for file in &mut files {
-        let is_huge = file.huge_bytes + page.bytes() > file.resident_bytes.min(file.liftable_bytes);
-        file.reason = match file {
-            DataFile { liftable_bytes: 0, .. } => Some(Small::NotCongruent),
-            DataFile { deleted: true, .. } if !is_huge => Some(Small::Deleted),
-            _ => None,
-        };
-        // Priming alone does not help: the process maps the small pages.
-        let is_liftable = file.reason.is_none() && !is_huge;
-        file.hint = is_liftable.then(|| format!("as root: hugelift attach --parts files {pid}"));
+        let is_memory = snapshot.tmpfs.contains(&(file.id.major, file.id.minor));
+        let is_huge =
+            file.huge_bytes + page.bytes() > (file.huge_bytes + file.small_bytes).min(file.liftable_bytes);
+        if file.liftable_bytes > 0 {
+            file.reason = (file.deleted && !is_huge).then_some(Small::Deleted);
+        }
+        // Priming alone does not help where the process maps the small pages. What lies in memory is collapsed.
+        file.hint = (file.reason.is_none() && !is_huge).then(|| match is_memory {
+            true => format!("hugelift prime --pid {pid}"),
+            false => format!("as root: hugelift attach --parts files {pid}"),
+        });
     }
     files.sort_by_key(|file| (Reverse(file.resident_bytes), file.path.clone()));
     files
 }
 
-/// Says of the files that could be on huge pages why they are not. `in_huge_folios` has how many bytes of each are mapped and in huge
-/// folios.
-pub fn explain_data_files(files: &mut [DataFile], in_huge_folios: &BTreeMap<FileId, u64>, page: PageSize) {
+/// Returns why no huge page of its file can be mapped here; `None` if one can.
+fn small(used: &Usage, page: PageSize) -> Option<Small> {
+    let mapping = &used.mapping;
+    if !is_congruent(mapping.range, mapping.offset, page) {
+        Some(Small::NotCongruent)
+    } else if mapping.range.inner(page).is_none() {
+        Some(Small::TooSmall)
+    } else if !mapping.shared && mapping.prot.write {
+        Some(Small::Private)
+    } else if used.attributes.contains(&Attribute::NoHuge) {
+        Some(Small::Excluded)
+    } else {
+        None
+    }
+}
+
+/// Says of the files that could be on huge pages why they are not. `in_huge_folios` has how many bytes of each mapping, by its start,
+/// are mapped and in huge folios. Where not all folios `were_read`, what was not seen is not concluded.
+pub fn explain_data_files(files: &mut [DataFile], in_huge_folios: &BTreeMap<Addr, u64>, were_read: bool) {
     for file in files.iter_mut().filter(|file| file.hint.is_some()) {
-        let cached = in_huge_folios.get(&file.id).copied().unwrap_or(0);
-        let is_mapped_small = cached >= file.huge_bytes + page.bytes();
-        file.reason = Some(if is_mapped_small { Small::MappedSmall } else { Small::SmallFolios });
+        let in_folios: u64 = file.liftable.iter().filter_map(|range| in_huge_folios.get(&range.start)).sum();
+        let is_mapped_small = in_folios.saturating_sub(file.huge_bytes) * 2 >= file.small_bytes;
+        file.reason = match is_mapped_small {
+            true => Some(Small::MappedSmall),
+            false => were_read.then_some(Small::SmallFolios),
+        };
     }
 }
 
@@ -201,13 +219,41 @@ VmFlags: rd wr mr mw me ht
         let hint = Some("as root: hugelift attach --parts files 7".to_string());
         let skewed = ("/srv/skewed".to_string(), [16, 4, 0, 0], None, Some(Small::NotCongruent));
         assert_eq!(found, [("/srv/d b".into(), [48, 24, 48, 4], hint, None), skewed.clone()]);
-        // 4 MB of it are mapped huge.
-        for (cached, reason) in [(4, Small::SmallFolios), (6, Small::MappedSmall)] {
-            let cached_of = BTreeMap::from([(files[0].id, cached * MB)]);
-            explain_data_files(&mut files, &cached_of, PageSize::MB2);
-            assert_eq!(files[0].reason, Some(reason), "{cached}");
+        // 4 MB of it are mapped huge, and 20 MB small.
+        let [small, mapped] = [Small::SmallFolios, Small::MappedSmall].map(Some);
+        for (cached, were_read, reason) in
+            [(4, true, small), (12, true, small), (4, false, None), (14, true, mapped), (14, false, mapped)]
+        {
+            let cached_of = BTreeMap::from([(Addr(0x4200_0000), cached * MB), (Addr(0x4600_1000), 99 * MB)]);
+            explain_data_files(&mut files, &cached_of, were_read);
+            assert_eq!(files[0].reason, reason, "{cached}");
             assert_eq!(of(&files[1]), skewed);
         }
+    }
+
+    #[test]
+    fn issue_32_1_what_no_command_helps_has_its_reason() {
+        let of = |mapping: &str, flags: &str| {
+            let smaps = format!("{mapping} 00000000 08:01 100    /srv/d\nRss: 8192 kB\nVmFlags: {flags}\n");
+            let usage = smaps::parse_smaps(smaps.as_bytes()).unwrap();
+            let mappings = usage.iter().map(|used| used.mapping.clone()).collect();
+            let files = data_files(7, &Snapshot::new(Vec::new(), mappings, BARE), &usage, PageSize::MB2);
+            (files[0].reason, files[0].hint.is_some())
+        };
+        assert_eq!(of("42000000-42800000 r--s", "rd sh mr me ms"), (None, true));
+        assert_eq!(of("42000000-42800000 r--p", "rd mr mw me"), (None, true));
+        assert_eq!(of("42000000-42800000 rw-p", "rd wr mr mw me ac"), (Some(Small::Private), false));
+        assert_eq!(of("42000000-42800000 r--s", "rd sh mr me ms nh"), (Some(Small::Excluded), false));
+        assert_eq!(of("42001000-42801000 r--s", "rd sh mr me ms"), (Some(Small::NotCongruent), false));
+    }
+
+    #[test]
+    fn issue_32_1_a_file_in_memory_is_collapsed_by_prime() {
+        let (mut snapshot, usage) = seen();
+        snapshot.tmpfs.push((8, 1));
+        let usage: Vec<Usage> = usage.into_iter().filter(|used| !used.mapping.shared).collect();
+        let files = data_files(7, &snapshot, &usage, PageSize::MB2);
+        assert_eq!(files[0].hint.as_deref(), Some("hugelift prime --pid 7"));
     }
 
     #[test]

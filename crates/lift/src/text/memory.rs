@@ -98,6 +98,8 @@ mod tests {
             },
             hint: hint.map(String::from),
             id: FileId::default(),
+            liftable: Vec::new(),
+            small_bytes: 0,
         }
     }
 
