@@ -380,14 +380,18 @@ def table(folder):
     if again:
         apart = contradictions(folder, pathlib.Path(folder) / AGAIN)
         count = lambda word: sum(word in one for one in apart) or "none"
-        compared = sum(row.key in again for record in measured for row in rows(record) if row.ratio)
-        dates = sorted(record["date"] for record in second)
+        pairs = [(row, again[row.key]) for record in measured for row in rows(record) if row.ratio and row.key in again]
+        disjoint = sum(one.ratio["high"] < two.ratio["low"] or two.ratio["high"] < one.ratio["low"] for one, two in pairs)
+        once = [record["case"] for record in measured if record["case"] not in {other["case"] for other in second}]
+        dates, versions = sorted(record["date"] for record in second), sorted({record["version"].split(",")[0] for record in second})
         lines += [
-            f"All was measured twice, the second time from {dates[0]} to {dates[-1]} (folder `{AGAIN}`). An interval holds for one run: what",
-            "a run does not vary, as where the pages of a file or of a server lie in memory, may differ in the next one. So a row shows what both",
-            "runs say: the mean of their estimates, and an interval from the lower end of both to the upper end. It is sure only of that of which",
-            f"both runs are. Of {compared} comparisons {count('signs')} had a sure gain in one run and a sure loss in the other, and {count('overlap')} had two",
-            "intervals that do not overlap" + (":" if apart else "."),
+            f"The cases were measured a second time from {dates[0]} to {dates[-1]}, with {' and '.join(versions)}) (folder `{AGAIN}`)"
+            + (f"; once alone: {', '.join(once)}." if once else "."),
+            "An interval holds for one run. Some things stay as they are during a run, as the places in memory of the pages of a file or of a",
+            "server, and may differ in the next run. So a row has the geometric mean of both estimates, and an interval from the lower end of both",
+            "to the upper end: a gain is sure if both runs are sure of it. The plots, the code in use and the bytes on huge pages are of the first run.",
+            f"Of {len(pairs)} comparisons {disjoint} have two intervals that do not overlap. Where both runs are sure, {count('signs')} had a gain in one run and a loss in",
+            f"the other, and {count('overlap')} had intervals that do not overlap" + (":" if apart else "."),
             "",
         ]
         lines += [f"- {one}" for one in apart] + [""] if apart else []
@@ -542,7 +546,7 @@ def self_test():
         assert "| 0.891 [0.800, 0.950] | 7.5 % | 8 + 8 |" in lines["gain"] and "5.0 to 20 % less." in lines["gain"], lines["gain"]
         assert "No difference: at most" in lines["loss"] and "No difference: at most" in lines["none"], lines
         assert "[0.800, 0.900]" in lines["bare"] and "Of 6 comparisons" not in text, lines["bare"]
-        assert "Of 3 comparisons 1 had a sure gain in one run and a sure loss in the other, and 1 had two" in text, text
+        assert "Of 3 comparisons 3 have two intervals that do not overlap. Where both runs are sure, 1 had a gain" in text, text
     assert without_paths({"a": ["/tmp/x.y/node -e '/usr/lib/a' a/b /proc/1/x /dev/null"]}) == {"a": ["node -e '/usr/lib/a' a/b /proc/1/x /dev/null"]}
     assert without_paths("s/[^/]*x//;http://127.0.0.1:1/a --path=/home/me/data") == "s/[^/]*x//;http://127.0.0.1:1/a --path=data"
 
