@@ -245,6 +245,13 @@ VmFlags: rd wr mr mw me ht
         assert_eq!(of("42000000-42800000 rw-p", "rd wr mr mw me ac"), (Some(Small::Private), false));
         assert_eq!(of("42000000-42800000 r--s", "rd sh mr me ms nh"), (Some(Small::Excluded), false));
         assert_eq!(of("42001000-42801000 r--s", "rd sh mr me ms"), (Some(Small::NotCongruent), false));
+        // Windows of 1 MB, of which each has the address that its offset asks for.
+        let windows = "42000000-42100000 r--s 00000000 08:01 100    /srv/d\nRss: 1024 kB\nVmFlags: rd sh\n\
+                       42300000-42400000 r--s 00300000 08:01 100    /srv/d\nRss: 1024 kB\nVmFlags: rd sh\n";
+        let usage = smaps::parse_smaps(windows.as_bytes()).unwrap();
+        let mappings = usage.iter().map(|used| used.mapping.clone()).collect();
+        let files = data_files(7, &Snapshot::new(Vec::new(), mappings, BARE), &usage, PageSize::MB2);
+        assert_eq!((files[0].reason, &files[0].hint), (Some(Small::TooSmall), &None));
     }
 
     #[test]
