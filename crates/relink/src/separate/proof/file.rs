@@ -52,6 +52,8 @@ pub(super) struct Section<'a> {
     pub link: u32,
     pub info: u32,
     pub align: u64,
+    /// Never read by name: the headers are compared whole, and the size of an entry must stay.
+    pub entsize: u64,
     /// What the copy must have as its bytes, if not those of the file.
     pub plain: Option<&'a [u8]>,
 }
@@ -150,6 +152,7 @@ impl<'a> Elf<'a> {
             link: s.sh_link(e),
             info: s.sh_info(e),
             align: s.sh_addralign(e),
+            entsize: s.sh_entsize(e),
             plain: None,
         };
         let sections: Vec<Section> = table.iter().map(section).collect();
