@@ -116,3 +116,28 @@ fn each_source_that_is_named_is_there() {
     }
     assert!(count > 100, "only {count} names were found");
 }
+
+/// Returns the names in the first column of the table that follows a line with `` `NAME`: `` alone.
+fn listed(name: &str) -> BTreeSet<String> {
+    let text = page("ARCHITECTURE.md");
+    let rows = text.split(&format!("\n`{name}`:\n")).nth(1).unwrap_or_else(|| panic!("{name} has no table"));
+    let rows =
+        rows.lines().skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|'));
+    let names =
+        rows.filter_map(|row| row.split('|').nth(1)).flat_map(|cell| cell.split('`').skip(1).step_by(2));
+    names.map(|name| name.trim_end_matches('/').to_string()).collect()
+}
+
+#[test]
+fn each_table_lists_the_modules_of_its_crate() {
+    for name in ["core", "linux", "inject", "pages", "relink", "lift"] {
+        let sources = names(&root().join("crates").join(name).join("src"));
+        let mut modules: BTreeSet<String> =
+            sources.iter().map(|file| file.strip_suffix(".rs").unwrap_or(file).to_string()).collect();
+        modules.retain(|module| !["lib", "main", "tests"].contains(&module.as_str()));
+        let listed = listed(name);
+        let missing: Vec<_> = modules.difference(&listed).collect();
+        let gone: Vec<_> = listed.difference(&modules).collect();
+        assert!(missing.is_empty() && gone.is_empty(), "{name}: not listed {missing:?}; not there {gone:?}");
+    }
+}

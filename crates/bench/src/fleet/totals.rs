@@ -55,7 +55,7 @@ pub fn simulate(inputs: &Inputs, step: Step) -> Totals {
     totals
 }
 
-/// Returns the machines in the order in which they are upgraded. The first of them verify.
+/// Returns the machines in the order of their upgrades. The first of them verify.
 fn order(inputs: &Inputs) -> Vec<usize> {
     let seed = inputs.get("seed") as u64;
     let mut drawn: Vec<(f64, usize)> =

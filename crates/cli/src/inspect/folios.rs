@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In folios of which sizes the memory of a process lies, part by part.
+//! The sizes of the folios that hold the memory of a process, part by part.
 
 use hugelift_core::addr::{Addr, Range};
 use hugelift_core::folios::Folios;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How many pages are in use, of which some were in no sample: Chao's estimator of the number of species (Chao1), in
+//! Estimates how many pages are in use, also those that no sample hit: Chao's estimator of the number of species (Chao1), in
 //! its bias-corrected form, with the log-normal interval of Chao 1987. The formulas are those of EstimateS
 //! (R. K. Colwell), appendix B.
 //!

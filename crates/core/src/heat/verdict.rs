@@ -2,8 +2,8 @@
 //! Whether huge pages for code may pay, by the code in use and what the CPU's TLBs hold. It is no measurement: it says
 //! for certain only where there is nothing to gain.
 //!
-//! Nothing to gain has a program whose code the first level holds. What only the second level holds costs some cycles each
-//! time: measured were up to 2 % (`hugelift-bench advise`).
+//! A program whose code fits into the first level has nothing to gain. What only the second level holds costs some cycles each
+//! time: we measured up to 2 % (`hugelift-bench advise`).
 
 use super::Heat;
 use crate::addr::human_bytes;

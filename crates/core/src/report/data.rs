@@ -55,7 +55,7 @@ pub struct Report {
     /// [`shared_memory`](super::shared_memory).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shm: Option<SharedMemory>,
-    /// In folios of which sizes its memory lies; `None` unless the caller has read that.
+    /// The sizes of the folios that hold its memory; `None` unless the caller has read that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub folios: Option<FolioSizes>,
     /// The zeros on its huge pages; `None` unless the caller has read the memory.

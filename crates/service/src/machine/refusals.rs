@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Why processes are not lifted, in words that are few.
+//! Why processes are not lifted, in a few words.
 
 use hugelift_core::printable::Untrusted;
 use std::collections::BTreeMap;
