@@ -209,7 +209,8 @@ impl Files<'_> {
     fn of(self, one: Chosen) -> Result<OfProcess, String> {
         // A process that cannot be changed keeps its pages, too.
         preview(one, self.options)?;
-        prime::of_process(one.pid, self.is_check, || one.check())
+        let policy = self.options.policy.policy()?;
+        prime::of_process(one.pid, self.is_check, &policy.objects, || one.check())
     }
 }
 

@@ -9,7 +9,7 @@ use crate::failure::{Exit, Failure};
 use crate::options::{PolicyArgs, heading};
 use crate::output;
 use crate::prime;
-use crate::program::{file_snapshot, path_of};
+use crate::program::file_snapshot;
 use clap::Args;
 use hugelift_core::addr::human_bytes;
 use hugelift_core::elf::ElfError;
@@ -18,7 +18,7 @@ use hugelift_core::heat::data::DataInUse;
 use hugelift_core::plan::plan;
 use hugelift_core::policy::{Policy, SpanChoice};
 use hugelift_core::prime::{PrimeReport, text as prime_text};
-use hugelift_core::printable::{Escape, quoted};
+use hugelift_core::printable::{Escape, quoted_path};
 use hugelift_core::quantity;
 use hugelift_core::report::{Report, anonymous, data_files, explain_data_files, gains, shared_memory};
 use hugelift_core::snapshot::Part;
@@ -64,7 +64,7 @@ pub struct InspectArgs {
     /// Instead watch the process for TIME, and say whether its threads waited for compaction, reclaim or copies at
     /// writes, and what the machine did for huge pages meanwhile
     #[arg(long, value_name = "TIME", value_parser = quantity::positive_duration, help_heading = heading::OUTPUT,
-        conflicts_with_all = ["heat", "html", "verbose", "unused"])]
+        conflicts_with_all = ["heat", "data", "html", "verbose", "unused"])]
     cost: Option<Duration>,
 
     /// Also read the private memory that is on huge pages, and say how much of it is zeros that 'hugelift restore --unused' gives
@@ -96,7 +96,11 @@ pub struct InspectArgs {
 /// The process or program cannot be read, or the report cannot be written.
 pub fn run(args: &InspectArgs) -> Result<Exit, Failure> {
     if let Some(time) = args.cost {
-        return cost(pid(&args.target).ok_or(NO_COST)??, time, args.json);
+        let pid = pid(&args.target).ok_or(NO_COST)??;
+        if args.policy != PolicyArgs::default() {
+            return Err(COST_OF_ALL.into());
+        }
+        return cost(pid, time, args.json);
     }
     let policy = args.policy.policy()?;
     let pid = pid(&args.target);
@@ -182,8 +186,12 @@ fn with_folios(pid: u32, policy: &Policy) -> Result<Report, Failure> {
 
 /// Prints what the page cache holds of a data file.
 fn of_data_file(report: &PrimeReport, args: &InspectArgs) -> Result<Exit, Failure> {
-    let refused =
-        [(args.heat.is_some(), NO_PROCESS), (args.unused, NO_MEMORY), (args.html.is_some(), NO_PICTURE)];
+    let refused = [
+        (args.heat.is_some(), NO_PROCESS),
+        (args.unused, NO_MEMORY),
+        (args.html.is_some(), NO_PICTURE),
+        (args.policy != PolicyArgs::default(), NO_CHOICE),
+    ];
     if let Some((_, why)) = refused.into_iter().find(|(is_asked, _)| *is_asked) {
         return Err(why.into());
     }
@@ -228,13 +236,19 @@ const NO_PROCESS: &str = "--heat samples a process: give its id in place of a pr
 const NO_MEMORY: &str = "--unused reads the memory of a process: give its id in place of a program";
 const NO_PICTURE: &str = "--html draws the memory of a program or a process, and this is a data file: without --html, hugelift inspect says what of it \
                           is huge";
+const NO_CHOICE: &str = "options that choose what is lifted are for a program or a process, and this is a data file: without them, hugelift \
+                         inspect says what of it is huge";
 const NO_COST: &str = "--cost watches a process: give its id in place of a program";
+
+const COST_OF_ALL: &str =
+    "--cost watches the process as a whole: leave out the options that choose what is lifted";
 
 /// The most objects that are named of those that a program opens after its start.
 const MAX_NAMED: usize = 3;
 
 fn of_program(target: &OsStr, policy: &Policy) -> Result<Report, Failure> {
-    let path = path_of(target)?;
+    // As prime does, a file of the current folder too.
+    let path = prime::find(target)?;
     let mut snapshot = file_snapshot(&path, policy)?;
     let mut report = Report::new(&snapshot, None, &plan(&snapshot, policy), None);
     report.assumed_addresses = true;
@@ -248,7 +262,7 @@ fn of_program(target: &OsStr, policy: &Policy) -> Result<Report, Failure> {
             path.escaped(),
             later.file.path.escaped(),
             human_bytes(later.whole),
-            quoted(later.file.path.as_os_str())
+            quoted_path(&later.file.path)
         ));
     }
     Ok(report)

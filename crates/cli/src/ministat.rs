@@ -5,9 +5,10 @@ use crate::failure::{Exit, Failure};
 use clap::Args;
 use hugelift_core::printable::{Escape, text_to_parse};
 use hugelift_linux::io::console;
+use hugelift_linux::io::read::read_within;
 use hugelift_linux::io::terminal;
 use hugelift_measure::ministat::{Confidence, Layout, MOST_SAMPLES, PLOT_WIDTH, Sample, Show, text};
-use std::io::Read as _;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 /// Columns of the frame around a plot.
@@ -109,12 +110,14 @@ fn terminal_width() -> Option<usize> {
     terminal::width().map(|width| width.saturating_sub(FRAME)).filter(|&width| width > 1)
 }
 
+/// No file of figures is larger: all of it is kept in memory.
+const MAX_FIGURES: u64 = 256 << 20;
+
 fn sample(file: &Path, layout: &Layout) -> Result<Sample, Failure> {
     let (name, bytes) = if is_standard_input(file) {
-        let mut bytes = Vec::new();
-        ("<stdin>".into(), std::io::stdin().lock().read_to_end(&mut bytes).map(|_| bytes))
+        ("<stdin>".into(), read_within(std::io::stdin().lock(), MAX_FIGURES))
     } else {
-        (file.escaped().to_string(), std::fs::read(file))
+        (file.escaped().to_string(), File::open(file).and_then(|file| read_within(file, MAX_FIGURES)))
     };
     let bytes = bytes.map_err(|error| format!("cannot read {name}: {error}"))?;
     let sample = Sample::parse(name.clone(), &text_to_parse(&bytes), layout);

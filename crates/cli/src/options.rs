@@ -163,7 +163,7 @@ pub enum SpanChoice {
 }
 
 /// The options for what to lift, and onto what.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, PartialEq)]
 pub struct PolicyArgs {
     /// Where huge pages come from
     #[arg(long, value_enum, default_value_t = BackingChoice::Auto, help_heading = heading::PAGES)]

@@ -26,7 +26,8 @@ use hugelift_relink::replace::{Left, ReplaceError, Replaced as Copied, clean, re
 use hugelift_relink::separate::Options;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
-use wanted::{Item, Wanted, data_file, find};
+pub(crate) use wanted::find;
+use wanted::{Item, Wanted, data_file};
 
 /// The least rate, in bytes a second.
 const SLOWEST: u64 = 64 << 10;

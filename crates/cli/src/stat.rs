@@ -12,6 +12,7 @@ use hugelift_heat::refusal::PerfError;
 use hugelift_linux::io::console::{self, say};
 use hugelift_linux::io::file_limit::raise_file_limit;
 use hugelift_linux::io::output::write;
+use hugelift_linux::io::read::read_within;
 use hugelift_linux::lookup::ExecError;
 use hugelift_linux::lookup::resolve;
 use hugelift_linux::proc::procfs::Process;
@@ -24,6 +25,7 @@ use hugelift_measure::pmu::side_by_side::{Per, SideBySide, State};
 use hugelift_report::pmu::text;
 use hugelift_report::side_by_side;
 use std::ffi::OsString;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -97,9 +99,14 @@ fn given(file: &Path, args: &StatArgs) -> Result<Exit, Failure> {
     Ok(Exit::SUCCESS)
 }
 
+/// No file of counts is larger.
+const MAX_COUNTS: u64 = 1 << 20;
+
 fn report_of(file: &Path) -> Result<StatReport, Failure> {
     let shown = file.escaped();
-    let bytes = std::fs::read(file).map_err(|e| format!("cannot read {shown}: {e}"))?;
+    let bytes = File::open(file)
+        .and_then(|file| read_within(file, MAX_COUNTS))
+        .map_err(|e| format!("cannot read {shown}: {e}"))?;
     let given: Given = serde_json::from_slice(&bytes).map_err(|e| {
         format!("{shown} does not hold counts as in {{\"note\", \"cpu\", \"counters\"}}: {e}")
     })?;

@@ -6,7 +6,7 @@
 //! can be primed for both. `hugelift attach` lifts both in a process that runs.
 
 use crate::addr::PageSize;
-use crate::printable::quoted;
+use crate::printable::{quoted, quoted_path};
 use crate::skip::Reason;
 use crate::snapshot::Part;
 use std::ffi::OsStr;
@@ -55,7 +55,7 @@ impl About {
         // hugelift must not take options of the program for its own.
         let end = if words.len() > 1 { "-- " } else { "" };
         let start = format!("{end}{}", words.join(" "));
-        About { object: quoted(path.as_os_str()), start, mapped, running: None, moves: false, part: None }
+        About { object: quoted_path(path), start, mapped, running: None, moves: false, part: None }
     }
 
     /// Describes this part of the object.
@@ -78,7 +78,7 @@ impl About {
 
     /// Describes a program with all that it needs.
     pub fn program(path: &Path) -> About {
-        let object = format!("--with-libs {}", quoted(path.as_os_str()));
+        let object = format!("--with-libs {}", quoted_path(path));
         About { object, moves: true, ..About::object(path, &[path], Mapped::AtStart) }
     }
 

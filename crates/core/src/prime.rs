@@ -19,5 +19,5 @@ mod report;
 
 pub use candidate::{Candidate, candidates, stretches};
 pub use edges::{Edge, Edges, LARGE, edges};
-pub use obstacle::{Holder, Obstacle};
+pub use obstacle::{Holder, Keeps, Obstacle};
 pub use report::{Blocked, FileReport, PrimeReport, Replaced, SegmentReport, VERSION, text};

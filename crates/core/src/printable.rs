@@ -261,6 +261,14 @@ pub fn quoted(word: &OsStr) -> String {
     }
 }
 
+/// Quotes the path of a file for a shell, so that a command takes it for no option: `./-x` for `-x`.
+pub fn quoted_path(path: &Path) -> String {
+    match path.as_os_str().as_bytes().first() {
+        Some(b'-') => quoted(Path::new(".").join(path).as_os_str()),
+        _ => quoted(path.as_os_str()),
+    }
+}
+
 /// Returns the text as one line: [`Escaped`], including line feeds.
 pub fn printable(text: &str) -> String {
     text.escaped().to_string()

@@ -15,7 +15,7 @@ use hugelift_core::complaints::complaints;
 use hugelift_core::demangle::Names;
 use hugelift_core::plan::{Plan, Span};
 use hugelift_core::policy::Backing;
-use hugelift_core::printable::{Escape, quoted};
+use hugelift_core::printable::{Escape, quoted_path};
 use hugelift_core::report::Report;
 use hugelift_core::report::summary::{nothing, nothing_yet, parts};
 use hugelift_core::skip::Reason;
@@ -151,7 +151,7 @@ impl LiftJob {
         let Some(program) = snapshot.objects.iter().find(|o| o.executable) else { return };
         for later in opened_later(&program.path).into_iter().take(MAX_NAMED) {
             let (path, code) = (later.file.path.escaped(), human_bytes(later.whole));
-            let prime = format!("hugelift prime {}", quoted(later.file.path.as_os_str()));
+            let prime = format!("hugelift prime {}", quoted_path(&later.file.path));
             let is_lifted = self.lifts_later() && !self.leaves_all_memory(snapshot);
             let (what, how) = match (is_lifted, self.asked.options.eager) {
                 (true, _) => ("lifted while it runs", " without a copy"),

@@ -4,7 +4,8 @@
 use super::wanted::{Item, Wanted};
 use hugelift_core::addr::{Addr, PageSize, Range, human_bytes};
 use hugelift_core::maps::Mapping;
-use hugelift_core::prime::{FileReport, Obstacle, PrimeReport};
+use hugelift_core::policy::ObjectFilter;
+use hugelift_core::prime::{FileReport, Keeps, Obstacle, PrimeReport};
 use hugelift_core::printable::Escape as _;
 use hugelift_linux::elf::elf_file::ElfFile;
 use hugelift_linux::machine::memory_left_here;
@@ -99,14 +100,15 @@ pub(crate) struct OfProcess {
 }
 
 /// Primes the files that a process has mapped, or checks them. It gives up what it has mapped of data files, so that they can be
-/// read in anew. Files in tmpfs are left out: they are the memory of their processes, which the part `shm` takes. `still` checks that
-/// the process is the one that is meant.
+/// read in anew. Files in tmpfs are left out: they are the memory of their processes, which the part `shm` takes. So are those that
+/// `objects` does not take. `still` checks that the process is the one that is meant.
 ///
 /// # Errors
 /// One line: the process cannot be read, or has ended.
 pub(crate) fn of_process(
     pid: u32,
     is_check: bool,
+    objects: &ObjectFilter,
     still: impl Fn() -> Result<(), String>,
 ) -> Result<OfProcess, String> {
     let process = pidfd_open(pid).map_err(|error| format!("pidfd_open: {error}"))?;
@@ -114,6 +116,7 @@ pub(crate) fn of_process(
     wanted.add_process(pid).map_err(|error| error.to_string())?;
     // What was opened and read meanwhile was this process's.
     still()?;
+    wanted.items.retain(|item| objects.takes_path(item.path()));
     wanted.items.retain(|item| !matches!(item, Item::Data(file, _) if is_memory(file.file())));
     let page = huge_page();
     let mut notes = page.as_ref().map(|page| misplaced(&wanted.items, *page)).unwrap_or_default();
@@ -124,7 +127,11 @@ pub(crate) fn of_process(
     let mut files = Vec::new();
     for item in wanted.items {
         let mappings = mappings_of(&item).to_vec();
-        let report = primer.treat(item);
+        let why = page.as_ref().ok().and_then(|page| keeps(&mappings, *page));
+        let report = match (primer.treat(item), why) {
+            (report, Some(why)) if !is_check => report.kept_by(pid, why),
+            (report, _) => report,
+        };
         if let (Ok(page), false) = (&page, is_check) {
             to_map_anew.extend(mappings.iter().flat_map(|mapping| huge_parts(mapping, &report, *page)));
         }
@@ -138,6 +145,22 @@ pub(crate) fn of_process(
         ));
     }
     Ok(OfProcess { report: PrimeReport::new(page.ok(), files), notes, to_map_anew })
+}
+
+/// Returns why a process that has these mappings of a data file keeps small pages of it, if it does; `None` if it has none.
+fn keeps(mappings: &[Mapping], page: PageSize) -> Option<Keeps> {
+    let show = |one: &Mapping, other: &Mapping| {
+        one.offset < other.offset.saturating_add(other.range.len())
+            && other.offset < one.offset.saturating_add(one.range.len())
+    };
+    let is_twice = |(n, one): (usize, &Mapping)| mappings[n + 1..].iter().any(|other| show(one, other));
+    match mappings {
+        [] => None,
+        all if all.iter().any(|one| !one.shared && one.prot.write) => Some(Keeps::PrivateWritable),
+        all if all.iter().any(|one| !fits(one, page)) => Some(Keeps::Misplaced),
+        all if all.iter().enumerate().any(is_twice) => Some(Keeps::MappedTwice),
+        _ => Some(Keeps::LockedOrBusy),
+    }
 }
 
 /// Returns where the process maps a data file.

@@ -32,6 +32,17 @@ pub(super) enum Item {
     Unreadable(FileReport),
 }
 
+impl Item {
+    /// Returns its path.
+    pub fn path(&self) -> &Path {
+        match self {
+            Item::Object(file, _) => &file.path,
+            Item::Data(file, _) => &file.path,
+            Item::Unreadable(report) => &report.path,
+        }
+    }
+}
+
 /// All files to prime, each once.
 #[derive(Default)]
 pub(super) struct Wanted {
@@ -137,10 +148,16 @@ impl Wanted {
             };
             entries.sort_by_key(std::fs::DirEntry::file_name);
             let mut below = Vec::new();
-            // It may be removed meanwhile.
-            for (path, meta) in
-                entries.iter().filter_map(|entry| Some((entry.path(), entry.metadata().ok()?)))
-            {
+            for path in entries.iter().map(std::fs::DirEntry::path) {
+                let meta = match std::fs::symlink_metadata(&path) {
+                    Ok(meta) => meta,
+                    // It was removed meanwhile.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                    Err(error) => {
+                        self.fail(&path, format!("cannot read {}: {error}", path.escaped()));
+                        continue;
+                    }
+                };
                 if meta.is_dir() && meta.dev() == device {
                     below.push(path);
                 } else if meta.is_file() && meta.len() >= page {
@@ -241,13 +258,14 @@ pub(super) fn data_file(target: &OsStr) -> Option<DataFile> {
 
 /// Returns the path of a target. A name without a slash is looked up on PATH, then in the current
 /// folder.
-pub(super) fn find(target: &OsStr) -> Result<PathBuf, ExecError> {
+pub(crate) fn find(target: &OsStr) -> Result<PathBuf, ExecError> {
     if target.as_bytes().contains(&b'/') {
         return Ok(PathBuf::from(target));
     }
     match resolve(target) {
         Ok(path) => Ok(path),
-        Err(_) if Path::new(target).is_file() => Ok(PathBuf::from(target)),
+        // What is no file is named when it is opened.
+        Err(_) if std::fs::symlink_metadata(target).is_ok() => Ok(PathBuf::from(target)),
         Err(error) => Err(error),
     }
 }

@@ -14,7 +14,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::mpsc::Receiver;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 const MB: u64 = 1 << 20;
@@ -177,7 +177,7 @@ fn issue_32_1_files_that_are_touched_all_the_time_stay_right() {
     for _ in 0..3 {
         let (file, _) = attached(&user, &data.path, &[]);
         println!("busy: {} of {} MB", huge_bytes(&file) / MB, WHOLE / MB);
-        assert!(huge_bytes(&file) == WHOLE || file.to_string().contains("in-use"), "{file:#}");
+        assert!(huge_bytes(&file) == WHOLE || file.to_string().contains("kept-by-process"), "{file:#}");
         user.is_right();
     }
     user.finish();
@@ -189,12 +189,20 @@ fn issue_32_1_files_that_cannot_be_huge_for_a_process_are_named() {
     if let Some(why) = unfit() {
         skip!("{why}");
     }
-    // Its own pages of the file are left alone.
-    let data = Data::new();
-    let user = User::new("written", &data.path);
-    let (file, _) = attached(&user, &data.path, &[]);
-    assert!(file.to_string().contains("in-use"), "{file:#}");
-    user.finish();
+    // It keeps what it maps. The command that has just failed is not advised.
+    for (kind, says) in [
+        ("written", "has a private mapping of it that it may write to"),
+        ("twice", "maps it more than once"),
+        ("locked", "has locked it (mlock)"),
+    ] {
+        let data = Data::new();
+        let user = User::new(kind, &data.path);
+        let (file, _) = attached(&user, &data.path, &[]);
+        let text = file.to_string();
+        assert!(text.contains("kept-by-process") && text.contains(says), "{kind}: {file:#}");
+        assert!(!text.contains("hugelift attach"), "{kind}: {file:#}");
+        user.finish();
+    }
     // Two processes hold the pages of each other.
     let data = Data::new();
     let users = [User::new("shared", &data.path), User::new("shared", &data.path)];
@@ -211,6 +219,60 @@ fn issue_32_1_files_that_cannot_be_huge_for_a_process_are_named() {
     assert_eq!(user.huge(), 0);
     user.finish();
     assert!(fs::read(&data.path).expect("read").len() as u64 == BYTES);
+}
+
+/// Files that are excluded, or not named where some are, stay as they are.
+#[test]
+fn issue_32_1_files_are_chosen_by_their_names() {
+    need_root!();
+    if let Some(why) = unfit() {
+        skip!("{why}");
+    }
+    let data = Data::new();
+    let user = User::new("shared", &data.path);
+    let path = data.path.to_str().expect("UTF-8");
+    for words in [["--exclude", path], ["--object", "*.so"]] {
+        let outcome = attach(&[&words[..], &["--json", &user.pid()]].concat());
+        assert_eq!((outcome.end, user.huge()), (End::Code(0), 0), "{outcome:?}");
+        assert!(!outcome.stdout.contains(path), "{outcome:?}");
+    }
+    let (file, _) = attached(&user, &data.path, &["--object", "data"]);
+    assert_eq!((huge_bytes(&file), user.huge()), (WHOLE, WHOLE), "{file:#}");
+    user.finish();
+}
+
+/// hugelift is killed while files come onto huge pages: no byte of the file or of the process is wrong, and the next one does it.
+#[test]
+fn issue_32_1_hugelift_is_killed_while_it_brings_files_onto_huge_pages() {
+    need_root!();
+    if let Some(why) = unfit() {
+        skip!("{why}");
+    }
+    let data = Data::new();
+    let before = fs::read(&data.path).expect("read");
+    let mut user = User::new("writes", &data.path);
+    for n in 0..50 {
+        let pid = user.pid();
+        let path = data.path.to_str().expect("UTF-8");
+        let words: &[&str] =
+            if n % 2 == 0 { &["attach", "--parts", "files", &pid] } else { &["prime", path] };
+        let mut command = Cmd::new([HUGELIFT]).args(words).command(None);
+        let mut child = spawn(command.stdout(Stdio::null()).stderr(Stdio::null())).expect("hugelift");
+        std::thread::sleep(Duration::from_micros(1500 * n));
+        end_group(&mut child);
+        if n % 10 == 0 {
+            user.is_right();
+        }
+    }
+    user.finish();
+    // The process has written to the second word of each page.
+    let after = fs::read(&data.path).expect("read");
+    let same = |n: usize| n % 4096 / 8 == 1 || before[n] == after[n];
+    assert!(before.len() == after.len() && (0..before.len()).all(same), "the file has other bytes");
+    let user = User::new("writes", &data.path);
+    let (file, _) = attached(&user, &data.path, &[]);
+    assert!(huge_bytes(&file) >= WHOLE / 2, "{file:#}");
+    user.finish();
 }
 
 /// A process that cannot be changed keeps the pages of its files, and files in tmpfs are memory of their processes.

@@ -218,13 +218,13 @@ fn issue_31_a_process_that_ends_meanwhile() {
 #[test]
 fn issue_31_very_many_threads() {
     // The first thread is the busy one.
-    let many = Pages::start(&["64", "600", "threads"]);
+    let many = Pages::start(&["64", "10000", "threads"]);
     let heat = many.heat();
     check_64(&many, &heat);
-    assert_eq!((number(&heat, "threads"), number(&heat, "sampled_threads")), (601, 256));
+    assert_eq!((number(&heat, "threads"), number(&heat, "sampled_threads")), (10_001, 256));
     let shown = inspect(&["--heat", "500ms", &many.pid()]).bare();
     assert!(
-        shown.stdout.contains("256 of 601 threads were sampled: those that had used the most"),
+        shown.stdout.contains("256 of 10 001 threads were sampled: those that had used the most"),
         "{shown:?}"
     );
 }

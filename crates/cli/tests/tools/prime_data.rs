@@ -5,16 +5,16 @@
 use crate::common::huge::smaps;
 use crate::common::pressure::Pressure;
 use crate::common::run::{finished, until};
-use crate::common::{Cmd, End, HUGELIFT, WITH_FAULT_POINTS, fits};
+use crate::common::{Cmd, End, HUGELIFT, WITH_FAULT_POINTS, fits, open_dir};
 use crate::prime::prime;
-use crate::{need_root, skip};
+use crate::{need, need_root, skip};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::num::NonZeroUsize;
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -249,6 +249,8 @@ fn issue_32_1_holes_are_not_read_and_the_budget_is_kept() {
         (1, Some("over-budget"), Some(8 * MB)),
         "{report:#}"
     );
+    let helps = format!("with a budget of its own: hugelift prime --budget 8M {}", data.name());
+    assert_eq!(obstacle["hint"].as_str(), Some(&helps[..]), "{report:#}");
     // It is for all files together: the first one takes it.
     let other = Data::new(4 * MB);
     other.drop_from_memory();
@@ -279,6 +281,23 @@ fn issue_32_1_a_file_is_read_at_the_rate() {
         let none = Cmd::new([HUGELIFT, "prime", "--rate", rate, data.name()]).bare();
         assert!(none.end == End::Code(125) && none.stderr.contains("64 kB is the least"), "{none:?}");
     }
+}
+
+/// What is cut off while it is primed is not called huge.
+#[test]
+fn issue_32_1_a_file_that_becomes_shorter_meanwhile() {
+    let data = Data::new(24 * MB);
+    data.drop_from_memory();
+    let mut command = Command::new(HUGELIFT);
+    command.args(["prime", "--json", "--rate", "8M", data.name()]);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("hugelift");
+    std::thread::sleep(Duration::from_secs(1));
+    File::options().write(true).open(&data.path).and_then(|file| file.set_len(MB)).expect("truncate");
+    let outcome = finished(child);
+    let report: Value = serde_json::from_str(&outcome.stdout).unwrap_or_else(|e| panic!("{e}: {outcome:?}"));
+    let file = &report["files"][0];
+    assert_eq!((outcome.end, bytes(file, "huge_bytes")), (End::Code(1), 0), "{report:#}");
+    assert!(file.to_string().contains("the file was changed while it was primed"), "{report:#}");
 }
 
 #[test]
@@ -332,6 +351,24 @@ fn issue_32_1_folders_and_processes_stand_for_their_files() {
     assert!(paths(&report).contains(&data.name().to_string()), "{report:#}");
 }
 
+/// Files in a folder that may be listed and not be entered are named: their sizes are not known.
+#[test]
+fn issue_32_1_files_that_may_not_be_seen_are_named() {
+    need_root!();
+    need!("setpriv");
+    let dir = open_dir(&[]);
+    let closed = dir.path().join("closed");
+    fs::create_dir(&closed).expect("a folder");
+    fs::write(closed.join("large"), vec![1; 4 << 20]).expect("write");
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o744)).expect("chmod");
+    let copy = dir.path().join(Path::new(HUGELIFT).file_name().expect("a name"));
+    let copy = copy.to_str().expect("UTF-8");
+    let user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", copy, "prime", "--recursive"];
+    let out = Cmd::new(user).arg(closed.to_str().expect("UTF-8")).bare();
+    assert!(out.stdout.contains("closed/large: Permission denied"), "{out:?}");
+    assert_eq!(out.end, End::Code(125), "{out:?}");
+}
+
 #[test]
 fn issue_32_1_inspect_says_of_a_file_what_is_huge_and_why_the_rest_is_not() {
     let data = Data::new(9 * MB);
@@ -353,6 +390,8 @@ fn issue_32_1_inspect_says_of_a_file_what_is_huge_and_why_the_rest_is_not() {
         (&["--unused"], "--unused reads the memory of a process"),
         (&["--cost", "1"], "--cost watches a process"),
         (&["--html", "-"], "this is a data file"),
+        (&["--parts", "data"], "options that choose what is lifted"),
+        (&["--exclude", "x"], "options that choose what is lifted"),
     ] {
         let refused = inspect(options, "data");
         assert_eq!((refused.end, refused.stdout.as_str()), (End::Code(125), ""), "{options:?}");
@@ -430,6 +469,19 @@ fn issue_32_1_what_is_no_file_or_cannot_be_read_is_one_line() {
     fs::write(&small, "text").expect("write");
     let out = Cmd::new([HUGELIFT, "prime", small.to_str().expect("UTF-8")]).bare();
     assert_eq!((out.end, out.stdout), (End::Code(0), format!("{}: no whole huge page\n", small.display())));
+    // What a command names it takes.
+    let mut file = File::create(dir.path().join("-x")).expect("create");
+    (0..1024).for_each(|_| file.write_all(&[1; 4096]).expect("write"));
+    let here = |words: &[&str]| Cmd::new([HUGELIFT]).args(words).cwd(dir.path()).bare();
+    let out = here(&["prime", "--check", "--", "-x"]);
+    assert!(out.stdout.contains("hugelift prime ./-x\n"), "{out:?}");
+    // A name that is on no PATH is that of a file here, whatever it is.
+    let out = here(&["inspect", "pipe"]);
+    assert!(out.end == End::Code(125) && out.stderr.contains("is not a regular file"), "{out:?}");
+    for words in [["stat", "--counters", "/dev/zero"].as_slice(), &["ministat", "/dev/zero"]] {
+        let out = here(words);
+        assert!(out.stderr.contains("cannot read /dev/zero: it has more than "), "{out:?}");
+    }
     // Only code is replaced.
     let (status, report) = prime(&["--replace", small.to_str().expect("UTF-8")]);
     assert!(status == 125 && report.to_string().contains("not an ELF file"), "{report:#}");

@@ -6,6 +6,8 @@
  *   written    MAP_PRIVATE, and a word of every 16th page is written to
  *   writes     MAP_SHARED, and a thread writes to the second word of each page, one page every 2 ms
  *   busy       as shared, and a thread reads pages at random without a pause
+ *   twice      as shared, at two addresses
+ *   locked     as shared, and locked in memory
  *   misplaced  as shared, at an address that is not congruent
  *
  * Word n of the file is n * PRIME. It touches every page, and prints "ready START". For each line of stdin it checks all words, and
@@ -87,6 +89,15 @@ int main(int argc, char **argv)
 	at = mmap(free, (size_t)st.st_size, prot, flags | MAP_FIXED, fd, 0);
 	if (at == MAP_FAILED)
 		return 3;
+	if (is("locked") && mlock((const void *)at, (size_t)st.st_size) != 0)
+		return 3;
+	if (is("twice")) {
+		volatile const char *other = mmap(NULL, (size_t)st.st_size, prot, flags, fd, 0);
+		if (other == MAP_FAILED)
+			return 3;
+		for (off_t i = 0; i < st.st_size; i += 4096)
+			(void)other[i];
+	}
 	if (written)
 		for (uint64_t i = 7; i < words; i += 16 * WORDS)
 			at[i] = ~i;

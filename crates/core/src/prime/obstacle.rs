@@ -4,7 +4,7 @@
 use crate::addr::{PageSize, human_bytes};
 use crate::advice::separate;
 use crate::pressure::Pressure;
-use crate::printable::{Untrusted, quoted};
+use crate::printable::{Untrusted, quoted_path};
 use serde::Serialize;
 use std::fmt;
 use std::path::Path;
@@ -16,6 +16,19 @@ pub struct Holder {
     pub pid: u32,
     /// Its name (`/proc/PID/comm`).
     pub name: Untrusted,
+}
+
+/// Why a process that was asked to give up what it maps of a data file keeps small pages of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Keeps {
+    /// It may write to its private mapping, and then has pages of its own.
+    PrivateWritable,
+    /// It maps them at two places. `MADV_PAGEOUT` takes pages that are mapped once.
+    MappedTwice,
+    /// It maps them where no huge page of the file fits, and would gain nothing.
+    Misplaced,
+    /// It has locked them, or touches them all the time.
+    LockedOrBusy,
 }
 
 /// At most this many holders are named.
@@ -36,6 +49,8 @@ pub enum Obstacle {
     BeingWritten(Vec<Holder>),
     /// These processes map its small pages, which therefore cannot be dropped.
     InUse(Vec<Holder>),
+    /// This process alone maps its small pages, and did not give them up when it was asked to.
+    Kept([Holder; 1], Keeps),
     /// Its small pages stay in memory, and no visible process maps them.
     Stays,
     /// This file system gave small pages although huge ones were free.
@@ -85,6 +100,7 @@ impl Obstacle {
             Obstacle::ThpDisabled => "thp-off",
             Obstacle::BeingWritten(_) => "being-written",
             Obstacle::InUse(_) => "in-use",
+            Obstacle::Kept(..) => "kept-by-process",
             Obstacle::Stays => "stays-in-memory",
             Obstacle::NoLargeFolios(_) => "no-large-folios",
             Obstacle::Fragmented => "fragmented",
@@ -101,7 +117,7 @@ impl Obstacle {
 
     /// Returns what the user can do about it for `file`. A copy in its place helps only if it is `replaceable`.
     pub fn hint_for(&self, file: &Path, replaceable: bool) -> Option<String> {
-        let file = quoted(file.as_os_str());
+        let file = quoted_path(file);
         let or_replace = |way: String| if replaceable { way } else { String::new() };
         let hint = match self {
             Obstacle::TooSmall(_) if !replaceable => return None,
@@ -128,9 +144,15 @@ impl Obstacle {
                     or_replace(format!("; or hugelift prime --replace {file}"))
                 )
             }
+            Obstacle::Kept([by], _) => {
+                format!(
+                    "end process {}, then, before anything else maps the file: hugelift prime {file}",
+                    by.pid
+                )
+            }
             Obstacle::Stays => {
                 format!(
-                    "hugelift prime {file} again; if that does not help: echo 1 > /proc/sys/vm/drop_caches"
+                    "try again: hugelift prime {file}; if that does not help: echo 1 > /proc/sys/vm/drop_caches"
                 )
             }
             Obstacle::NoLargeFolios(_) => {
@@ -142,7 +164,12 @@ impl Obstacle {
             Obstacle::Pressure(_) => format!("when memory is not short any more: hugelift prime {file}"),
             Obstacle::NotPrimed | Obstacle::NotRead => format!("hugelift prime {file}"),
             Obstacle::NotOwner => format!("as the file's owner or as root: hugelift prime {file}"),
-            Obstacle::OverBudget { .. } => format!("hugelift prime --budget SIZE {file} allows more"),
+            Obstacle::OverBudget { need, .. } => {
+                format!(
+                    "with a budget of its own: hugelift prime --budget {}M {file}",
+                    need.div_ceil(1 << 20)
+                )
+            }
             Obstacle::ThpDisabled => "start hugelift from a process without PR_SET_THP_DISABLE".into(),
             _ => return None,
         };
@@ -163,6 +190,7 @@ impl Obstacle {
     pub fn holders(&self) -> &[Holder] {
         match self {
             Obstacle::InUse(holders) | Obstacle::BeingWritten(holders) => holders,
+            Obstacle::Kept(holder, _) => holder,
             _ => &[],
         }
     }
@@ -179,6 +207,15 @@ impl fmt::Display for Obstacle {
             Obstacle::ThpDisabled => f.write_str("switched off by prctl(PR_SET_THP_DISABLE)"),
             Obstacle::BeingWritten(by) => write!(f, "being written{}: left alone", listed(" by ", by)),
             Obstacle::InUse(by) => write!(f, "in use{}: small pages cannot be dropped", listed(" by ", by)),
+            Obstacle::Kept(by, why) => {
+                let why = match why {
+                    Keeps::PrivateWritable => "has a private mapping of it that it may write to",
+                    Keeps::MappedTwice => "maps it more than once",
+                    Keeps::Misplaced => "maps it where no huge page fits",
+                    Keeps::LockedOrBusy => "has locked it (mlock) or touches it all the time",
+                };
+                write!(f, "in small pages{}, which {why}", listed(" of ", by))
+            }
             Obstacle::Stays => {
                 f.write_str("small pages stay in memory, although no visible process maps them")
             }

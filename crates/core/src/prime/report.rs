@@ -3,10 +3,10 @@
 
 use super::candidate::Candidate;
 use super::edges::{Edges, LARGE};
-use super::obstacle::{Holder, Obstacle};
+use super::obstacle::{Holder, Keeps, Obstacle};
 use crate::addr::{PageSize, human_bytes};
 use crate::advice::least_code;
-use crate::printable::{Untrusted, quoted};
+use crate::printable::{Untrusted, quoted_path};
 use crate::snapshot::Part;
 use serde::{Serialize, Serializer};
 use std::fmt::Write as _;
@@ -175,6 +175,21 @@ impl FileReport {
         self
     }
 
+    /// Says of the small pages of a data file that process `pid` alone maps why it has kept them, although it was asked to give them
+    /// up.
+    #[must_use]
+    pub fn kept_by(mut self, pid: u32, why: Keeps) -> FileReport {
+        for blocked in self.segments.iter_mut().flat_map(|segment| &mut segment.obstacles) {
+            if let Obstacle::InUse(holders) = &blocked.obstacle
+                && let [holder] = &holders[..]
+                && holder.pid == pid
+            {
+                blocked.obstacle = Obstacle::Kept([holder.clone()], why);
+            }
+        }
+        self.with_hints(false)
+    }
+
     /// Reports that the file was not replaced. What failed is not advised.
     #[must_use]
     pub fn not_replaced(self, why: String) -> FileReport {
@@ -304,7 +319,7 @@ fn write(out: &mut String, file: &FileReport) {
     }
     if let Some(Replaced { original, aslr_bits_lost }) = &file.replaced {
         let _ = writeln!(out, "    replaced by a re-laid copy; the original is {original}");
-        let _ = writeln!(out, "        back: hugelift prime --restore {}", quoted(file.path.as_os_str()));
+        let _ = writeln!(out, "        back: hugelift prime --restore {}", quoted_path(&file.path));
         if *aslr_bits_lost > 0 {
             let _ = writeln!(out, "        its load address has {aslr_bits_lost} random bits fewer");
         }

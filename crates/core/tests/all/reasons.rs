@@ -7,7 +7,7 @@ use hugelift_core::advice::About;
 use hugelift_core::attribute::Attribute;
 use hugelift_core::policy::Backing;
 use hugelift_core::pressure::Pressure;
-use hugelift_core::prime::Obstacle;
+use hugelift_core::prime::{Holder, Keeps, Obstacle};
 use hugelift_core::skip::Reason;
 use hugelift_core::snapshot::{MemoryLimit, NotStored, Part, ThpOff};
 use hugelift_core::target::Fault;
@@ -97,6 +97,7 @@ fn obstacles() -> Vec<Obstacle> {
         Obstacle::ThpDisabled,
         Obstacle::BeingWritten(Vec::new()),
         Obstacle::InUse(Vec::new()),
+        Obstacle::Kept([Holder { pid: 1234, name: "server".into() }], Keeps::LockedOrBusy),
         Obstacle::Stays,
         Obstacle::NoLargeFolios("overlay".into()),
         Obstacle::Fragmented,

@@ -2,6 +2,7 @@
 //! Reads files, or pieces of them, whole.
 
 use crate::io::open;
+use hugelift_core::addr::human_bytes;
 use hugelift_core::elf::HEAD_BYTES;
 use nix::fcntl::OFlag;
 use std::fs::File;
@@ -15,6 +16,20 @@ pub fn read_whole(path: &Path) -> io::Result<Vec<u8>> {
     // page fault. `take` keeps the standard library from asking for the size.
     let mut bytes = Vec::with_capacity(16 << 10);
     open::with(path, OFlag::O_RDONLY)?.take(u64::MAX).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Reads to the end, or up to a `limit` of bytes: a device may have no end.
+///
+/// # Errors
+/// [`io::ErrorKind::FileTooLarge`] beyond the limit.
+pub fn read_within(from: impl Read, limit: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    from.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > limit {
+        let why = format!("it has more than {}", human_bytes(limit));
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
+    }
     Ok(bytes)
 }
 
