@@ -3,7 +3,6 @@
 //! for a pointer of this process, a length or a file offset.
 
 use crate::quantity;
-use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
@@ -146,8 +145,7 @@ impl fmt::Debug for Range {
 }
 
 /// A page size: a power of two of bytes, at least 4 kB.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "u64", into = "u64")]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PageSize(u64);
 
 impl PageSize {
@@ -169,21 +167,6 @@ impl PageSize {
     /// Returns the base-2 logarithm, as `MAP_HUGE_SHIFT` encodes it (mmap(2)).
     pub fn log2(self) -> u32 {
         self.0.trailing_zeros()
-    }
-}
-
-impl TryFrom<u64> for PageSize {
-    type Error = String;
-
-    fn try_from(bytes: u64) -> Result<PageSize, String> {
-        PageSize::new(bytes)
-            .ok_or_else(|| format!("{bytes} is not a page size: a power of two, at least 4096"))
-    }
-}
-
-impl From<PageSize> for u64 {
-    fn from(size: PageSize) -> u64 {
-        size.0
     }
 }
 

@@ -2,13 +2,11 @@
 //! Demangles the names of functions that compilers of C++ and Rust put into the symbol table.
 
 use cpp_demangle::{DemangleOptions, Symbol};
-use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::fmt;
 
 /// How functions are named.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Names {
     /// As in the source, without parameters and return type, and without the hash that Rust adds, as
     /// perf(1) names the functions of files if it was built to demangle.

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The NUMA nodes of lifted memory (set_mempolicy(2), mbind(2)).
 
-use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
 /// A set of memory nodes, by number: 0 to 63.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct Nodes(u64);
 
 /// How many nodes [`Nodes`] can hold.
@@ -55,20 +53,6 @@ impl FromStr for Nodes {
             mask |= (first..=last).fold(0, |mask, n| mask | 1 << n);
         }
         Ok(Nodes(mask))
-    }
-}
-
-impl TryFrom<String> for Nodes {
-    type Error = String;
-
-    fn try_from(list: String) -> Result<Nodes, String> {
-        list.parse()
-    }
-}
-
-impl From<Nodes> for String {
-    fn from(nodes: Nodes) -> String {
-        nodes.to_string()
     }
 }
 

@@ -116,8 +116,7 @@ pub fn matcher(patterns: &[String]) -> Result<GlobSet, String> {
 }
 
 /// Which page sizes to use.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum PageChoice {
     /// Each backing's usual one.
     #[default]
@@ -145,7 +144,7 @@ impl PageChoice {
 }
 
 /// What happens to the first and last huge page of a part, if the part fills them only partly.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SpanChoice {
     /// They stay: only whole huge pages inside a part are lifted.

@@ -10,14 +10,12 @@ use hugelift_core::placement::{Nodes, Placement};
 use hugelift_core::policy::{self, Backing, Copies, ObjectFilter, PageChoice, Policy, SpanChoice};
 use hugelift_core::snapshot::Part;
 use hugelift_linux::machine::nodes;
-use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 /// What to lift, and onto what.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PolicyOptions {
     /// Where huge pages come from; `None` tries [`policy::AUTO`].
     pub backing: Option<Backing>,
@@ -40,8 +38,7 @@ pub struct PolicyOptions {
 }
 
 /// Where huge pages for writable parts come from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DataBacking {
     /// Transparent huge pages.
     Thp,
@@ -50,8 +47,7 @@ pub enum DataBacking {
 }
 
 /// On which memory nodes copies and writable memory are to lie.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Numa {
     /// On the node where the program runs.
     Local,
@@ -64,8 +60,7 @@ pub enum Numa {
 }
 
 /// How a process is lifted.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LiftOptions {
     /// What to lift, and onto what.
     pub policy: PolicyOptions,
@@ -84,8 +79,7 @@ pub struct LiftOptions {
 }
 
 /// What becomes of huge pages that writes after fork(2) have split.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AfterFork {
     /// They are joined if writable parts are lifted onto transparent huge pages, and it is permitted.
     Auto,
@@ -96,8 +90,7 @@ pub enum AfterFork {
 }
 
 /// How much is written to stderr, each including what the one before writes.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Verbosity {
     /// Nothing.
     Quiet,

@@ -14,7 +14,6 @@
 use super::cold::{Cold, ColdCode};
 use super::hot::HotCode;
 use crate::addr::{Addr, PageSize, Range};
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -100,8 +99,7 @@ pub enum Pace {
 }
 
 /// What is asked of the choice.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// Bytes that copies of the process may take.
     pub budget: u64,
