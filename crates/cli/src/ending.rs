@@ -6,7 +6,7 @@ mod table;
 mod text;
 
 use clap::Command;
-pub use text::{Ending, Example};
+pub use text::Ending;
 
 impl Ending {
     /// Returns the end of the help of a command, named by the words behind `hugelift`.
@@ -64,8 +64,8 @@ mod tests {
     fn each_example_is_a_valid_command_line() {
         for ending in table::ALL {
             assert!(!ending.examples.is_empty(), "{ending:?}");
-            for example @ Example { line, what } in ending.examples {
-                let text = example.text();
+            for example @ (line, what) in ending.examples {
+                let text = text::example(example);
                 // What stands in front of `hugelift`, and behind a pipe or in $( ), is the shell's.
                 let line = line.strip_prefix("sudo ").unwrap_or(line).replace("$(pidof mariadbd)", "4711");
                 let words = shell_words::split(line.split(" | ").next().expect("a piece")).expect("words");

@@ -35,7 +35,7 @@ mod usage;
 mod wrap;
 
 pub use command_line::{definition, enter};
-pub use ending::{Ending, Example};
+pub use ending::Ending;
 
 /// Exit status of hugelift's own failures, as for env(1).
 pub use hugelift_lift::FAILED;

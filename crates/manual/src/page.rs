@@ -5,7 +5,7 @@ use crate::shown;
 use clap::Command;
 use clap_mangen::Man;
 use clap_mangen::roff::{Inline, Roff, bold, roman};
-use hugelift_cli::{Ending, Example};
+use hugelift_cli::Ending;
 use std::fs;
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -69,9 +69,9 @@ fn exit_status(roff: &mut Roff, ending: &Ending) {
     }
 }
 
-fn examples(roff: &mut Roff, examples: &[Example]) {
+fn examples(roff: &mut Roff, examples: &[(&str, &str)]) {
     roff.control("SH", ["EXAMPLES"]);
-    for Example { line, what } in examples {
+    for (line, what) in examples {
         roff.control("PP", []);
         roff.text([roman(format!("{what}:"))]);
         roff.control("PP", []);

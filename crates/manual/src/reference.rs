@@ -7,7 +7,7 @@ use crate::shown;
 use anyhow::{Context as _, Result, ensure};
 use clap::builder::{PossibleValue, ValueRange};
 use clap::{Arg, Command};
-use hugelift_cli::{Ending, Example};
+use hugelift_cli::Ending;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
@@ -111,7 +111,7 @@ fn of_command(above: &Command, command: &Command, words: &[&str]) -> String {
         text += &format!("\n{level} Exit status\n\n| status | when |\n|---|---|\n");
         ending.status.iter().for_each(|(status, when)| text += &format!("| {status} | {} |\n", cell(when)));
         text += &format!("\n{level} Examples\n");
-        for Example { line, what } in ending.examples {
+        for (line, what) in ending.examples {
             text += &format!("\n{}:\n\n```console,norun=example\n$ {line}\n```\n", cell(&capital(what)));
         }
     }

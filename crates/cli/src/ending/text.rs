@@ -10,23 +10,14 @@ pub struct Ending {
     pub(super) command: &'static str,
     /// Each exit status, and when it is returned.
     pub status: &'static [(&'static str, &'static str)],
-    /// The examples, the most usual first.
-    pub examples: &'static [Example],
-}
-
-/// An example.
-#[derive(Debug)]
-pub struct Example {
-    /// The command line.
-    pub line: &'static str,
-    /// What it does.
-    pub what: &'static str,
+    /// The examples, the most usual first: each command line, and what it does.
+    pub examples: &'static [(&'static str, &'static str)],
 }
 
 impl Ending {
     /// Returns the text for `-h`.
     pub(super) fn short(&self) -> String {
-        let examples: String = self.examples.iter().take(1).map(Example::text).collect();
+        let examples: String = self.examples.iter().take(1).map(example).collect();
         heading("Example") + examples.trim_end()
     }
 
@@ -35,15 +26,14 @@ impl Ending {
         let width = self.status.iter().map(|(status, _)| status.len()).max().unwrap_or(0);
         let line = |(status, when): &(&str, &str)| format!("  {status:width$}  {when}\n");
         let statuses: String = self.status.iter().map(line).collect();
-        let examples: String = self.examples.iter().map(Example::text).collect();
+        let examples: String = self.examples.iter().map(example).collect();
         heading("Exit status") + &statuses + "\n" + &heading("Examples") + examples.trim_end()
     }
 }
 
-impl Example {
-    pub(super) fn text(&self) -> String {
-        format!("  {}\n      {}\n", self.line, self.what)
-    }
+/// Returns the text of an example.
+pub(super) fn example((line, what): &(&str, &str)) -> String {
+    format!("  {line}\n      {what}\n")
 }
 
 /// Returns a heading in the style of clap's own.
