@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reads Linux. Nothing here changes another process.
+//! Reads Linux. Nothing here changes another process, but for the child that [`command::wait_for`] ends.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`proc`] | processes as /proc shows them, and their memory |
 //! | [`machine`] | what the machine offers: memory, control groups, NUMA nodes, pools, users |
 //! | [`elf`] | programs that do not run yet: their ELF files and what those need |
-//! | [`lookup`], [`program`], [`command`] | finding a program as execvp(3) does, and becoming it; the command of a process |
+//! | [`lookup`], [`program`], [`command`] | finding a program as execvp(3) does, and becoming it; the command of a process, and waiting for one |
 //! | [`io`] | files and streams: opened safely, written whole or not at all |
 //! | [`service_policy`] | the configuration files of `hugelift service` |
 //! | [`faultpoint`] | where tests let a step fail |

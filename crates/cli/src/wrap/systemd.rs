@@ -3,18 +3,17 @@
 
 use crate::failure::Failure;
 use hugelift_core::printable::{Escape, text_to_parse};
+use hugelift_linux::command::wait_for;
 use hugelift_linux::machine::pools::has_systemd;
 use hugelift_linux::machine::tree::Tree;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read as _, Seek as _};
 use std::process::{Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The longest time that a program may take. A machine with thousands of units reads them for seconds.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// The interval between two looks whether it has ended.
-const POLL: Duration = Duration::from_millis(20);
 /// The most bytes that are read of what it says.
 const MOST: u64 = 64 << 10;
 
@@ -80,18 +79,8 @@ fn first_line(text: &str) -> Option<&str> {
 fn said(command: &mut Command) -> io::Result<(ExitStatus, String)> {
     let mut out: File = tempfile::tempfile()?;
     let mut child = command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out.try_clone()?).spawn()?;
-    let until = Instant::now() + PATIENCE;
-    let status = loop {
-        match child.try_wait()? {
-            Some(status) => break status,
-            None if Instant::now() < until => std::thread::sleep(POLL),
-            None => {
-                child.kill()?;
-                child.wait()?;
-                return Err(io::Error::new(ErrorKind::TimedOut, format!("it has not ended in {PATIENCE:?}")));
-            }
-        }
-    };
+    let late = || io::Error::new(ErrorKind::TimedOut, format!("it has not ended in {PATIENCE:?}"));
+    let status = wait_for(&mut child, PATIENCE)?.ok_or_else(late)?;
     out.rewind()?;
     let mut bytes = Vec::new();
     out.take(MOST).read_to_end(&mut bytes)?;

@@ -7,6 +7,7 @@ use crate::facts::{Alone, Tried};
 use hugelift_core::addr::{Addr, PageSize, Range, human_bytes};
 use hugelift_core::folios::Folios;
 use hugelift_core::printable::{Escape, text_to_parse};
+use hugelift_linux::command::wait_for;
 use hugelift_linux::machine::sysfs;
 use hugelift_linux::machine::thp_switch::Allowance;
 use hugelift_linux::proc::folios::Reader;
@@ -19,7 +20,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::ptr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a command may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -174,17 +175,8 @@ fn said(command: &mut Command) -> Result<String, String> {
     let failed = |error: io::Error| format!("{}: {error}", name.escaped());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().map_err(failed)?;
-    let until = Instant::now() + PATIENCE;
-    let status = loop {
-        match child.try_wait().map_err(failed)? {
-            Some(status) => break status,
-            None if Instant::now() < until => std::thread::sleep(Duration::from_millis(5)),
-            None => {
-                let _ = child.kill().and_then(|()| child.wait());
-                return Err(format!("{} has not answered in {PATIENCE:?}", name.escaped()));
-            }
-        }
-    };
+    let status = wait_for(&mut child, PATIENCE).map_err(failed)?;
+    let status = status.ok_or_else(|| format!("{} has not answered in {PATIENCE:?}", name.escaped()))?;
     let mut bytes = Vec::new();
     child.stdout.take().map_or(Ok(0), |mut out| out.read_to_end(&mut bytes)).map_err(failed)?;
     match status.success() {

@@ -4,6 +4,7 @@
 use crate::loader::{NOBODY, SHELL, loader_of, trusted};
 use crate::relay::Original;
 use hugelift_core::printable::{Escape, printable_lines, text_to_parse};
+use hugelift_linux::command::wait_for;
 use hugelift_linux::elf::elf_file::ElfFile;
 use std::ffi::OsString;
 use std::fs::{File, Metadata};
@@ -14,7 +15,7 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long to wait for `--verify` of a loader, which takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -74,16 +75,8 @@ fn verify(loader: &Path, file: &File, runner: Option<u32>) -> Result<ExitStatus,
     unsafe { command.pre_exec(move || confine(fd)) };
     let failed = |e: io::Error| format!("cannot run {}: {e}", loader.escaped());
     let mut child = command.spawn().map_err(failed)?;
-    let deadline = Instant::now() + PATIENCE;
-    while Instant::now() < deadline {
-        if let Some(status) = child.try_wait().map_err(failed)? {
-            return Ok(status);
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    // It is our own child, and its time is up.
-    let _ = child.kill().and_then(|()| child.wait());
-    Err(format!("{} --verify does not end", loader.escaped()))
+    let status = wait_for(&mut child, PATIENCE).map_err(failed)?;
+    status.ok_or_else(|| format!("{} --verify does not end", loader.escaped()))
 }
 
 /// Takes the terminal and all further rights from the process, and leaves it the open file.
