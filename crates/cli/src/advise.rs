@@ -28,13 +28,13 @@ use hugelift_lab::results::machine::Tlb;
 use hugelift_lab::walks::cpu::Cpu;
 use hugelift_lab::walks::table::by_name;
 use hugelift_linux::io::console::{self, say};
-use hugelift_linux::lookup::{ExecError, resolve};
+use hugelift_linux::lookup::resolve;
 use hugelift_linux::machine::tree::Tree;
 use hugelift_linux::proc::clock::cpu_time;
 use hugelift_linux::proc::procfs::Process;
 use hugelift_measure::cost::Watch;
 use hugelift_measure::heat;
-use hugelift_measure::perf::workload::{End, Event, Signals, Workload, die_by, wait_for};
+use hugelift_measure::perf::workload::{Event, Signals, Workload};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
@@ -164,45 +164,22 @@ fn busiest(unit: &str) -> Result<u32, Failure> {
 }
 
 fn of_command(args: &AdviseArgs) -> Result<Exit, Failure> {
-    let name = args.command.first().ok_or("no command")?;
-    let path = resolve(name)?;
-    let signals = Signals::block().map_err(|e| format!("signalfd: {e}"))?;
-    let mut workload = Workload::prepare(&path, &args.command, &signals)
-        .map_err(|e| format!("cannot start a process: {e}"))?;
-    let pid = workload.pid();
-    workload.start().map_err(|source| ExecError { program: name.into(), source })?;
-    // The program has received a signal of the terminal by itself. One that was sent to hugelift is passed on.
-    let pass = |workload: &Workload, event: Event| {
-        if let Event::Signal(number, true) = event {
-            workload.signal(number);
-        }
-    };
-    let event = wait_for(pid, &signals, Some(Instant::now() + READY));
-    pass(&workload, event);
+    let path = resolve(args.command.first().ok_or("no command")?)?;
+    let mut workload = Workload::prepare(&path, &args.command)?;
+    workload.start()?;
     // The program has run, so its exit status counts, even if there is no advice.
-    let asked = match event {
+    let asked = match workload.wait(Some(Instant::now() + READY)) {
         Event::Ended => {
             Err(format!("{} ended within {READY:?}: too soon to be sampled", path.escaped()).into())
         }
-        _ => shown(pid, args, &signals),
+        _ => shown(workload.pid(), args, &workload.signals),
     };
     // Standard output belongs to the command.
     if let Err(failure) = asked.and_then(|text| Ok(console::print_to_stderr(&text)?)) {
         say(&failure.message);
     }
-    loop {
-        match wait_for(pid, &signals, None) {
-            Event::Ended => break,
-            event => pass(&workload, event),
-        }
-    }
-    match workload.wait().map_err(|e| format!("cannot wait for process {pid}: {e}"))? {
-        End::Status(status) => Ok(Exit(status)),
-        End::Signal(number) => {
-            die_by(number);
-            Ok(Exit(128 + number))
-        }
-    }
+    while workload.wait(None) != Event::Ended {}
+    Ok(Exit(workload.end()?))
 }
 
 /// Samples the process, and returns the advice as it is printed.

@@ -13,12 +13,11 @@ use hugelift_linux::io::console::{self, say};
 use hugelift_linux::io::file_limit::raise_file_limit;
 use hugelift_linux::io::output::write;
 use hugelift_linux::io::read::read_within;
-use hugelift_linux::lookup::ExecError;
 use hugelift_linux::lookup::resolve;
 use hugelift_linux::proc::procfs::Process;
 use hugelift_measure::perf::counters::{Later, Start};
 use hugelift_measure::perf::watch::Watch;
-use hugelift_measure::perf::workload::{End, Event, Signals, Workload, die_by, wait_for};
+use hugelift_measure::perf::workload::{Event, Signals, Workload, wait_for};
 use hugelift_measure::pmu::given::Given;
 use hugelift_measure::pmu::report::{Origin, StatReport};
 use hugelift_measure::pmu::side_by_side::{Per, SideBySide, State};
@@ -136,16 +135,14 @@ fn of_process(pid: u32, args: &StatArgs) -> Result<Exit, Failure> {
 
 fn of_command(args: &StatArgs) -> Result<Exit, Failure> {
     let path = resolve(&args.command[0])?;
-    let signals = Signals::block().map_err(|e| format!("signalfd: {e}"))?;
-    let mut workload = Workload::prepare(&path, &args.command, &signals)
-        .map_err(|e| format!("cannot start a process: {e}"))?;
+    let mut workload = Workload::prepare(&path, &args.command)?;
     // After the fork, so that the program keeps its limit.
     raise_file_limit();
     let pid = workload.pid();
     let mut watch = Watch::open(Some(Process::new(pid)), &[pid.cast_signed()], Start::Exec, Later::Processes)
         .map_err(|e| format!("cannot count {}: {e}", path.escaped()))?;
     watch.began_now();
-    workload.start().map_err(|source| ExecError { program: (&args.command[0]).into(), source })?;
+    workload.start()?;
 
     let subject = || {
         let words: Vec<_> = args.command.iter().map(|word| word.escaped().to_string()).collect();
@@ -154,19 +151,13 @@ fn of_command(args: &StatArgs) -> Result<Exit, Failure> {
     let mut deadline = args.time.map(|time| watch.began() + time);
     let mut result = None;
     loop {
-        match wait_for(pid, &signals, deadline) {
+        match workload.wait(deadline) {
             Event::Ended => break,
             Event::TimeUp => {
                 result = Some(print(&watch.report(subject()), args));
                 deadline = None;
             }
-            // The program has received a signal of the terminal by itself. One that was sent to
-            // hugelift is passed on.
-            Event::Signal(number, sent) => {
-                if sent {
-                    workload.signal(number);
-                }
-            }
+            Event::Signal(..) => {}
         }
     }
     // Read before wait4(2), which removes the program from /proc. The program has run, so its exit
@@ -174,14 +165,7 @@ fn of_command(args: &StatArgs) -> Result<Exit, Failure> {
     if let Err(failure) = result.unwrap_or_else(|| print(&watch.report(subject()), args)) {
         say(&failure.message);
     }
-    let end = workload.wait().map_err(|e| format!("cannot wait for process {pid}: {e}"))?;
-    match end {
-        End::Status(status) => Ok(Exit(status)),
-        End::Signal(number) => {
-            die_by(number);
-            Ok(Exit(128 + number))
-        }
-    }
+    Ok(Exit(workload.end()?))
 }
 
 fn print(report: &StatReport, args: &StatArgs) -> Result<(), Failure> {

@@ -12,9 +12,9 @@ use hugelift_lab::walks::report::{Report, Subject};
 use hugelift_lab::walks::table::{CPUS, by_name};
 use hugelift_lab::walks::traced::{self, Pipe};
 use hugelift_linux::io::console::{self, say};
-use hugelift_linux::lookup::{ExecError, resolve};
+use hugelift_linux::lookup::resolve;
 use hugelift_linux::proc::procfs::Process;
-use hugelift_measure::perf::workload::{End, Event, Signals, Workload, die_by, wait_for};
+use hugelift_measure::perf::workload::{Event, Workload};
 use hugelift_report::walks::text;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -135,14 +135,12 @@ fn of_command(args: &WalksArgs) -> Result<Exit, Failure> {
     })?;
     let pipe = Pipe::new().map_err(|error| format!("cannot make a pipe for the trace: {error}"))?;
     let words = pipe.command(&valgrind, &program, rest);
-    let signals = Signals::block().map_err(|e| format!("signalfd: {e}"))?;
-    let mut workload =
-        Workload::prepare(&valgrind, &words, &signals).map_err(|e| format!("cannot start a process: {e}"))?;
+    let mut workload = Workload::prepare(&valgrind, &words)?;
     let Pipe { from, to } = pipe;
     // Only the child writes.
     drop(to);
     let pid = workload.pid();
-    workload.start().map_err(|source| ExecError { program: valgrind.as_os_str().into(), source })?;
+    workload.start()?;
 
     let subject = Subject::Command(args.command.iter().map(Into::into).collect());
     let counting =
@@ -160,27 +158,14 @@ fn of_command(args: &WalksArgs) -> Result<Exit, Failure> {
     let has_ended = Arc::new(AtomicBool::new(false));
     let ended = has_ended.clone();
     let reader = std::thread::spawn(move || traced::follow(from, &ended, counting, done));
-    loop {
-        match wait_for(pid, &signals, None) {
-            Event::Ended => break,
-            // The program has received a signal of the terminal by itself. One that was sent to hugelift is passed on.
-            Event::Signal(number, true) => workload.signal(number),
-            Event::Signal(_, false) | Event::TimeUp => {}
-        }
-    }
+    while workload.wait(None) != Event::Ended {}
     has_ended.store(true, Ordering::Release);
     match reader.join() {
         Ok(Ok(())) => {}
         Ok(Err(error)) => say(&format!("cannot read the trace: {error}")),
         Err(_) => say("cannot read the trace: its reader has failed"),
     }
-    match workload.wait().map_err(|e| format!("cannot wait for process {pid}: {e}"))? {
-        End::Status(status) => Ok(Exit(status)),
-        End::Signal(number) => {
-            die_by(number);
-            Ok(Exit(128 + number))
-        }
-    }
+    Ok(Exit(workload.end()?))
 }
 
 #[cfg(test)]

@@ -4,6 +4,9 @@
 //! The program has the caller's standard files, signal mask and dispositions. It waits before its
 //! execve(2) until the counters are open.
 
+use anyhow::{Context as _, Result, bail};
+use hugelift_core::printable::Untrusted;
+use hugelift_linux::lookup::ExecError;
 use hugelift_linux::proc::pidfd::pidfd_open;
 use hugelift_linux::proc::procfs::Process;
 use hugelift_linux::program;
@@ -118,34 +121,37 @@ pub fn has_ended(pid: u32) -> bool {
     Process::new(pid).stat().map_or(true, |stat| stat.has_ended())
 }
 
-/// How a program ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum End {
-    /// By exit(2) with this status.
-    Status(i32),
-    /// By this signal.
-    Signal(i32),
-}
-
-/// A child that waits until it is to execute the program.
+/// A child that waits until it is to execute the program, and then is the program.
 pub struct Workload {
+    /// The signals of this process, while the program runs.
+    pub signals: Signals,
+    /// The program, as the user named it.
+    name: Untrusted,
     pid: Pid,
     go: File,
     failed: File,
 }
 
 impl Workload {
-    /// Starts the child, which waits.
+    /// Blocks the signals of this process, and starts the child, which waits.
     ///
     /// # Errors
-    /// fork(2) or pipe(2) fails.
-    pub fn prepare(path: &Path, argv: &[OsString], signals: &Signals) -> io::Result<Workload> {
+    /// signalfd(2), fork(2) or pipe(2) fails.
+    pub fn prepare(path: &Path, argv: &[OsString]) -> Result<Workload> {
+        let signals = Signals::block().context("signalfd")?;
+        Workload::forked(path, argv, signals).context("cannot start a process")
+    }
+
+    fn forked(path: &Path, argv: &[OsString], signals: Signals) -> io::Result<Workload> {
+        let name = argv[0].as_os_str().into();
         let flags = nix::fcntl::OFlag::O_CLOEXEC;
         let (wait, go) = pipe2(flags)?;
         let (failed, report) = pipe2(flags)?;
         // SAFETY: fork(2): this process has one thread, so the child may call any function.
         match unsafe { fork() }? {
-            ForkResult::Parent { child } => Ok(Workload { pid: child, go: go.into(), failed: failed.into() }),
+            ForkResult::Parent { child: pid } => {
+                Ok(Workload { signals, name, pid, go: go.into(), failed: failed.into() })
+            }
             ForkResult::Child => {
                 drop((go, failed));
                 signals.restore();
@@ -169,43 +175,52 @@ impl Workload {
     ///
     /// # Errors
     /// execve(2) fails; the child has ended then.
-    pub fn start(&mut self) -> io::Result<()> {
-        self.go.write_all(&[1])?;
+    pub fn start(&mut self) -> Result<(), ExecError> {
+        let failed = |source| ExecError { program: self.name.clone(), source };
+        self.go.write_all(&[1]).map_err(failed)?;
         let mut errno = [0; 4];
         match self.failed.read_exact(&mut errno) {
             // The execve(2) has closed the other end.
             Err(_) => Ok(()),
             Ok(()) => {
-                let _ = self.wait();
-                Err(io::Error::from_raw_os_error(i32::from_ne_bytes(errno)))
+                let _ = waitpid(self.pid, None);
+                Err(failed(io::Error::from_raw_os_error(i32::from_ne_bytes(errno))))
             }
         }
     }
 
-    /// Passes a signal on.
-    pub fn signal(&self, number: i32) {
-        // SAFETY: kill(2): two integers; the child has not been waited for.
-        unsafe { libc::kill(self.pid.as_raw(), number) };
+    /// Waits for its end, a signal or the deadline. The program has received a signal of the terminal by itself; one that
+    /// was sent to this process is passed on.
+    pub fn wait(&self, deadline: Option<Instant>) -> Event {
+        let event = wait_for(self.pid(), &self.signals, deadline);
+        if let Event::Signal(number, true) = event {
+            // SAFETY: kill(2): two integers; the child has not been waited for.
+            unsafe { libc::kill(self.pid.as_raw(), number) };
+        }
+        event
     }
 
-    /// Waits for its end.
+    /// Ends as the program does: by the same signal, or by returning its exit status.
     ///
     /// # Errors
     /// waitpid(2) fails.
-    pub fn wait(&mut self) -> io::Result<End> {
+    pub fn end(self) -> Result<i32> {
         loop {
             match waitpid(self.pid, None) {
-                Ok(WaitStatus::Exited(_, status)) => return Ok(End::Status(status)),
-                Ok(WaitStatus::Signaled(_, signal, _)) => return Ok(End::Signal(signal as i32)),
+                Ok(WaitStatus::Exited(_, status)) => return Ok(status),
+                Ok(WaitStatus::Signaled(_, signal, _)) => {
+                    die_by(signal as i32);
+                    return Ok(128 + signal as i32);
+                }
                 Ok(_) | Err(nix::errno::Errno::EINTR) => {}
-                Err(errno) => return Err(errno.into()),
+                Err(errno) => bail!("cannot wait for process {}: {}", self.pid, io::Error::from(errno)),
             }
         }
     }
 }
 
 /// Ends this process by the signal that ended the program, without a core file.
-pub fn die_by(number: i32) {
+fn die_by(number: i32) {
     // SAFETY: prctl(2), signal(2), sigprocmask(2), raise(3): integers and a live set.
     unsafe {
         libc::prctl(libc::PR_SET_DUMPABLE, 0);
