@@ -10,7 +10,7 @@ mod watch;
 
 use crate::FAILED;
 use crate::failure::{Exit, Failure};
-use crate::options::{ChildrenChoice, PolicyArgs, SeccompChoice, heading};
+use crate::options::{CHILDREN, PolicyArgs, SECCOMP, heading, one_of};
 use crate::output;
 use crate::prime::{self, OfProcess};
 use clap::Args;
@@ -24,7 +24,7 @@ use hugelift_lift::attach::{
     AttachOptions, Change, Chosen, MappedAnew, Name, attach as attach_to, give_back_unused, map_anew,
     preview, restore as restore_to,
 };
-use hugelift_lift::options::{PolicyOptions, Seccomp};
+use hugelift_lift::options::{Children, PolicyOptions, Seccomp};
 use hugelift_linux::io::console::{self, say};
 use row::{Row, times};
 use sampling::SampleArgs;
@@ -71,9 +71,9 @@ pub struct AttachArgs {
     eager: bool,
 
     /// With --watch: whether programs that the processes start are lifted too. What they fork always is
-    #[arg(long, value_enum, default_value_t = ChildrenChoice::Plain, requires = "watch",
+    #[arg(long, value_parser = one_of(CHILDREN), default_value = "plain", requires = "watch",
           help_heading = heading::WATCH)]
-    children: ChildrenChoice,
+    children: Children,
 
     /// CPU time of hugelift for collapsing bss, heap, stack, anon and shm, in seconds: for each process or, with
     /// --watch, for all processes together and the whole watch
@@ -117,8 +117,8 @@ pub struct RestoreArgs {
 struct ShownArgs {
     /// What is done with a process under a seccomp filter: 'auto' reads the filter, which takes root, and
     /// makes the system calls that it allows; 'try' makes them all, and the filter may kill the process
-    #[arg(long, value_enum, default_value_t = SeccompChoice::Auto)]
-    seccomp: SeccompChoice,
+    #[arg(long, value_parser = one_of(SECCOMP), default_value = "auto")]
+    seccomp: Seccomp,
 
     /// Print JSON, version 1 of the schema
     #[arg(long, help_heading = heading::OUTPUT)]
@@ -136,7 +136,7 @@ struct ShownArgs {
 pub fn run_attach(args: &AttachArgs) -> Result<Exit, Failure> {
     let options = AttachOptions {
         policy: PolicyOptions::from(args.policy.clone()),
-        seccomp: args.shown.seccomp.into(),
+        seccomp: args.shown.seccomp,
         cpu: args.cpu_budget,
         added: args.add,
         copies_only: false,
@@ -150,7 +150,7 @@ pub fn run_attach(args: &AttachArgs) -> Result<Exit, Failure> {
     }
     if args.watch {
         let ShownArgs { json, verbose, .. } = args.shown;
-        let all_children = args.children == ChildrenChoice::Lift;
+        let all_children = args.children == Children::Lift;
         let shown = Shown { json, verbose };
         let eager = args.eager;
         let hot = args.sample.limits(eager).filter(|_| is_sampled);
@@ -177,7 +177,7 @@ pub fn run_attach(args: &AttachArgs) -> Result<Exit, Failure> {
 /// # Errors
 /// See [`run_attach`].
 pub fn run_restore(args: &RestoreArgs) -> Result<Exit, Failure> {
-    let seccomp = args.shown.seccomp.into();
+    let seccomp = args.shown.seccomp;
     each(&processes(&args.select)?, &args.shown, None, |chosen| match args.unused {
         true => give_back_unused(chosen, seccomp, None),
         false => restore_to(chosen, seccomp),
@@ -239,7 +239,7 @@ fn each(
             say(&format!("{name}: {why}"));
         }
         let files = match (files, &mut change) {
-            (Some(files), Some(change)) => Some(mapped_anew(one, files, shown.seccomp.into(), change)),
+            (Some(files), Some(change)) => Some(mapped_anew(one, files, shown.seccomp, change)),
             (files, _) => files.map(|OfProcess { report, notes, .. }| {
                 notes.iter().for_each(|note| say(&format!("{name}: {note}")));
                 report

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Options that several subcommands share, each defined once.
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use hugelift_core::demangle::Names;
 use hugelift_core::heat::follow::Limits;
-use hugelift_core::policy::{self, Backing, PageChoice, Policy};
+use hugelift_core::policy::{Backing, PageChoice, Policy, SpanChoice};
 use hugelift_core::quantity;
 use hugelift_core::snapshot::Part;
 use hugelift_lift::options::{AfterFork, Children, DataBacking, Malloc, Numa, PolicyOptions, Seccomp};
@@ -29,6 +30,21 @@ pub mod heading {
     pub const LIVE: &str = "A process that runs";
     /// What is printed or written.
     pub const OUTPUT: &str = "Output";
+}
+
+/// The words of an option: each with its help and what it means.
+pub type Words<T> = [(&'static str, &'static str, T)];
+
+/// Returns what reads one of the words.
+pub fn one_of<T: Copy + Send + Sync + 'static>(words: &'static Words<T>) -> impl TypedValueParser<Value = T> {
+    let shown = words.iter().map(|(word, help, _)| match *help {
+        "" => PossibleValue::new(*word),
+        help => PossibleValue::new(*word).help(help),
+    });
+    PossibleValuesParser::new(shown).map(|given| {
+        let (.., meant) = words.iter().find(|(word, ..)| *word == given).expect("clap has found it");
+        *meant
+    })
 }
 
 /// `--whole` and `--budget`
@@ -117,26 +133,22 @@ impl PartChoice {
 }
 
 /// `--malloc`
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum MallocChoice {
-    /// As thp if the heap is among the parts to lift, else off
-    Auto,
-    /// Leave the environment as it is
-    Off,
-    /// Ask for transparent huge pages
-    Thp,
-    /// Ask for pages of the reserved pool where the allocator can use them
-    Hugetlb,
-}
+pub const MALLOC: &Words<Malloc> = &[
+    ("auto", "As thp if the heap is among the parts to lift, else off", Malloc::Auto),
+    ("off", "Leave the environment as it is", Malloc::Off),
+    ("thp", "Ask for transparent huge pages", Malloc::Thp),
+    ("hugetlb", "Ask for pages of the reserved pool where the allocator can use them", Malloc::Hugetlb),
+];
 
 /// `--data-backing`
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum DataBackingChoice {
-    /// Transparent huge pages: after fork(2), a write copies 4 kB
-    Thp,
-    /// Pages of the reserved pool: a write after fork(2) copies one of them, if there is one left
-    Hugetlb,
-}
+const DATA_BACKING: &Words<DataBacking> = &[
+    ("thp", "Transparent huge pages: after fork(2), a write copies 4 kB", DataBacking::Thp),
+    (
+        "hugetlb",
+        "Pages of the reserved pool: a write after fork(2) copies one of them, if there is one left",
+        DataBacking::Hugetlb,
+    ),
+];
 
 /// `--page-size`
 fn page_choice(s: &str) -> Result<PageChoice, String> {
@@ -152,15 +164,15 @@ pub fn size(s: &str) -> Result<u64, String> {
 }
 
 /// `--span`
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum SpanChoice {
-    /// Whole huge pages inside a part
-    Inner,
-    /// Also the first and the last, which reach over unmapped space and neighbours of the same protection
-    Outer,
-    /// Of these, those that are at least half full and not shared by processes
-    Auto,
-}
+const SPAN: &Words<SpanChoice> = &[
+    ("inner", "Whole huge pages inside a part", SpanChoice::Inner),
+    (
+        "outer",
+        "Also the first and the last, which reach over unmapped space and neighbours of the same protection",
+        SpanChoice::Outer,
+    ),
+    ("auto", "Of these, those that are at least half full and not shared by processes", SpanChoice::Auto),
+];
 
 /// The options for what to lift, and onto what.
 #[derive(Args, Clone, Debug, PartialEq)]
@@ -180,8 +192,8 @@ pub struct PolicyArgs {
     pub parts: Vec<PartChoice>,
 
     /// Where huge pages for writable parts come from
-    #[arg(long, value_enum, default_value_t = DataBackingChoice::Thp, help_heading = heading::PAGES)]
-    pub data_backing: DataBackingChoice,
+    #[arg(long, value_parser = one_of(DATA_BACKING), default_value = "thp", help_heading = heading::PAGES)]
+    pub data_backing: DataBacking,
 
     /// NUMA nodes to have copies and writable memory on: local, interleave, or a list as in 0-1; or each, for one copy of
     /// code in the store for each node, of which a process maps the nearest
@@ -195,7 +207,7 @@ pub struct PolicyArgs {
     pub spare: Option<u64>,
 
     /// What becomes of the first and the last huge page of a part, which it fills partly
-    #[arg(long, value_enum, default_value_t = SpanChoice::Inner, help_heading = heading::WHAT)]
+    #[arg(long, value_parser = one_of(SPAN), default_value = "inner", help_heading = heading::WHAT)]
     pub span: SpanChoice,
 
     /// Lift only objects whose path or file name matches (repeatable)
@@ -214,7 +226,7 @@ impl Default for PolicyArgs {
             backing: BackingChoice::Auto,
             page_size: None,
             parts: vec![PartChoice::Text, PartChoice::Rodata],
-            data_backing: DataBackingChoice::Thp,
+            data_backing: DataBacking::Thp,
             numa: None,
             spare: None,
             span: SpanChoice::Inner,
@@ -225,52 +237,42 @@ impl Default for PolicyArgs {
 }
 
 /// `--after-fork`
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum AfterForkChoice {
-    /// As join if writable parts are lifted onto transparent huge pages, and it is permitted
-    Auto,
-    /// Join them, once no other process maps them
-    Join,
-    /// Leave them to the kernel
-    Leave,
-}
+pub const AFTER_FORK: &Words<AfterFork> = &[
+    (
+        "auto",
+        "As join if writable parts are lifted onto transparent huge pages, and it is permitted",
+        AfterFork::Auto,
+    ),
+    ("join", "Join them, once no other process maps them", AfterFork::Join),
+    ("leave", "Leave them to the kernel", AfterFork::Leave),
+];
 
 /// `--perf-map`
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum NamesChoice {
-    /// As in the source
-    Demangled,
-    /// As in the symbol table
-    Mangled,
-}
-
-impl From<NamesChoice> for Names {
-    fn from(choice: NamesChoice) -> Names {
-        match choice {
-            NamesChoice::Demangled => Names::Demangled,
-            NamesChoice::Mangled => Names::Mangled,
-        }
-    }
-}
+pub const NAMES: &Words<Names> = &[
+    ("demangled", "As in the source", Names::Demangled),
+    ("mangled", "As in the symbol table", Names::Mangled),
+];
 
 /// `--children`
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ChildrenChoice {
-    /// As hugelift would lift the program
-    Lift,
-    /// As they are
-    Plain,
-}
+pub const CHILDREN: &Words<Children> = &[
+    ("lift", "As hugelift would lift the program", Children::Lift),
+    ("plain", "As they are", Children::Plain),
+];
 
 /// `--seccomp`
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum SeccompChoice {
-    /// Lift the program if it is known that the filter lets a process fork, and a child has survived
-    /// the calls of a lift; else start it as it is
-    Auto,
-    /// Fork without knowing that the filter allows it; a filter that does not may kill the program
-    Try,
-}
+pub const SECCOMP: &Words<Seccomp> = &[
+    (
+        "auto",
+        "Lift the program if it is known that the filter lets a process fork, and a child has survived the calls of a \
+         lift; else start it as it is",
+        Seccomp::Auto,
+    ),
+    (
+        "try",
+        "Fork without knowing that the filter allows it; a filter that does not may kill the program",
+        Seccomp::Try,
+    ),
+];
 
 impl From<BackingChoice> for Option<Backing> {
     fn from(choice: BackingChoice) -> Option<Backing> {
@@ -284,64 +286,6 @@ impl From<BackingChoice> for Option<Backing> {
     }
 }
 
-impl From<DataBackingChoice> for DataBacking {
-    fn from(choice: DataBackingChoice) -> DataBacking {
-        match choice {
-            DataBackingChoice::Thp => DataBacking::Thp,
-            DataBackingChoice::Hugetlb => DataBacking::Hugetlb,
-        }
-    }
-}
-
-impl From<SpanChoice> for policy::SpanChoice {
-    fn from(choice: SpanChoice) -> policy::SpanChoice {
-        match choice {
-            SpanChoice::Inner => policy::SpanChoice::Inner,
-            SpanChoice::Outer => policy::SpanChoice::Outer,
-            SpanChoice::Auto => policy::SpanChoice::Auto,
-        }
-    }
-}
-
-impl From<MallocChoice> for Malloc {
-    fn from(choice: MallocChoice) -> Malloc {
-        match choice {
-            MallocChoice::Auto => Malloc::Auto,
-            MallocChoice::Off => Malloc::Off,
-            MallocChoice::Thp => Malloc::Thp,
-            MallocChoice::Hugetlb => Malloc::Hugetlb,
-        }
-    }
-}
-
-impl From<AfterForkChoice> for AfterFork {
-    fn from(choice: AfterForkChoice) -> AfterFork {
-        match choice {
-            AfterForkChoice::Auto => AfterFork::Auto,
-            AfterForkChoice::Join => AfterFork::Join,
-            AfterForkChoice::Leave => AfterFork::Leave,
-        }
-    }
-}
-
-impl From<ChildrenChoice> for Children {
-    fn from(choice: ChildrenChoice) -> Children {
-        match choice {
-            ChildrenChoice::Lift => Children::Lift,
-            ChildrenChoice::Plain => Children::Plain,
-        }
-    }
-}
-
-impl From<SeccompChoice> for Seccomp {
-    fn from(choice: SeccompChoice) -> Seccomp {
-        match choice {
-            SeccompChoice::Auto => Seccomp::Auto,
-            SeccompChoice::Try => Seccomp::Try,
-        }
-    }
-}
-
 impl From<PolicyArgs> for PolicyOptions {
     fn from(args: PolicyArgs) -> PolicyOptions {
         let PolicyArgs { backing, page_size, parts, data_backing, numa, spare, span, object, exclude } = args;
@@ -349,10 +293,10 @@ impl From<PolicyArgs> for PolicyOptions {
             backing: backing.into(),
             page: page_size.unwrap_or_default(),
             parts: parts.iter().flat_map(|choice| choice.parts()).copied().collect(),
-            data_backing: data_backing.into(),
+            data_backing,
             numa,
             spare: spare.unwrap_or_default(),
-            span: span.into(),
+            span,
             objects: object,
             excluded: exclude,
         }

@@ -2,12 +2,10 @@
 //! `hugelift run`: starts a program on huge pages. [`hugelift_lift::start`] does it.
 
 use crate::failure::{Exit, Failure};
-use crate::options::{
-    AfterForkChoice, ChildrenChoice, CopyArgs, MallocChoice, NamesChoice, PolicyArgs, SeccompChoice, heading,
-};
+use crate::options::{AFTER_FORK, CHILDREN, CopyArgs, MALLOC, NAMES, PolicyArgs, SECCOMP, heading, one_of};
 use clap::{Args, ValueHint};
 use hugelift_core::demangle::Names;
-use hugelift_lift::options::{LiftOptions, StartOptions, Verbosity};
+use hugelift_lift::options::{AfterFork, Children, LiftOptions, Malloc, Seccomp, StartOptions, Verbosity};
 use hugelift_lift::start::{EarlyStatus, start};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -26,8 +24,8 @@ pub struct RunArgs {
     user: Option<String>,
 
     /// Have the program's allocator put the heap on huge pages, by its variable of the environment
-    #[arg(long, value_enum, default_value_t = MallocChoice::Auto, help_heading = heading::PROGRAM)]
-    malloc: MallocChoice,
+    #[arg(long, value_parser = one_of(MALLOC), default_value = "auto", help_heading = heading::PROGRAM)]
+    malloc: Malloc,
 
     /// Copy all of text and rodata at the start. Without it, --backing auto copies while the program runs, once it
     /// has used 50 times the CPU time that the copy takes
@@ -38,20 +36,20 @@ pub struct RunArgs {
     copies: CopyArgs,
 
     /// What becomes of the programs that the program starts
-    #[arg(long, value_enum, default_value_t = ChildrenChoice::Plain, help_heading = heading::PROGRAM)]
-    children: ChildrenChoice,
+    #[arg(long, value_parser = one_of(CHILDREN), default_value = "plain", help_heading = heading::PROGRAM)]
+    children: Children,
 
     /// What becomes of huge pages that writes after a fork have split
-    #[arg(long, value_enum, default_value_t = AfterForkChoice::Auto, help_heading = heading::PROGRAM)]
-    after_fork: AfterForkChoice,
+    #[arg(long, value_parser = one_of(AFTER_FORK), default_value = "auto", help_heading = heading::PROGRAM)]
+    after_fork: AfterFork,
 
     /// Pages of the pool that are kept for what a forked child writes (--data-backing hugetlb)
     #[arg(long, value_name = "PAGES", default_value_t = 0, help_heading = heading::PROGRAM)]
     fork_reserve: u64,
 
     /// What is done under a seccomp filter, which may kill a process for the calls of a lift
-    #[arg(long, value_enum, default_value_t = SeccompChoice::Auto, help_heading = heading::PROGRAM)]
-    seccomp: SeccompChoice,
+    #[arg(long, value_parser = one_of(SECCOMP), default_value = "auto", help_heading = heading::PROGRAM)]
+    seccomp: Seccomp,
 
     /// Print what would be done, and start nothing
     #[arg(long, help_heading = heading::OUTPUT)]
@@ -69,7 +67,7 @@ pub struct RunArgs {
     /// with the names of the source, or (=mangled) of the symbol table
     #[arg(
         long,
-        value_enum,
+        value_parser = one_of(NAMES),
         value_name = "NAMES",
         num_args = 0..=1,
         require_equals = true,
@@ -77,7 +75,7 @@ pub struct RunArgs {
         conflicts_with = "budget",
         help_heading = heading::OUTPUT
     )]
-    perf_map: Option<NamesChoice>,
+    perf_map: Option<Names>,
 
     /// Say what was lifted (-vv: and every skip)
     #[arg(short, long, action = clap::ArgAction::Count, help_heading = heading::OUTPUT)]
@@ -100,13 +98,13 @@ impl RunArgs {
         RunArgs {
             policy: PolicyArgs::default(),
             user: None,
-            malloc: MallocChoice::Auto,
+            malloc: Malloc::Auto,
             eager: false,
             copies: CopyArgs::default(),
-            children: ChildrenChoice::Plain,
-            after_fork: AfterForkChoice::Auto,
+            children: Children::Plain,
+            after_fork: AfterFork::Auto,
             fork_reserve: 0,
-            seccomp: SeccompChoice::Auto,
+            seccomp: Seccomp::Auto,
             dry_run: false,
             strict: false,
             report: None,
@@ -148,22 +146,12 @@ impl From<RunArgs> for StartOptions {
             policy: policy.into(),
             eager,
             hot: copies.limits(),
-            after_fork: after_fork.into(),
-            perf_map: perf_map.map(Names::from),
+            after_fork,
+            perf_map,
             strict,
             verbosity,
         };
-        StartOptions {
-            lift,
-            command,
-            user,
-            malloc: malloc.into(),
-            children: children.into(),
-            fork_reserve,
-            seccomp: seccomp.into(),
-            report,
-            dry_run,
-        }
+        StartOptions { lift, command, user, malloc, children, fork_reserve, seccomp, report, dry_run }
     }
 }
 

@@ -79,7 +79,7 @@ impl Experiment {
         let under_load = UnderLoad::new(&args.server)?;
         let figure = match (&under_load, args.figure) {
             (Some(_), _) => Figure::Metric,
-            (None, choice) => choice.map_or(Figure::Wall, Figure::from),
+            (None, choice) => choice.unwrap_or(Figure::Wall),
         };
         let program = Program {
             argv,

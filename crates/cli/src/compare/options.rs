@@ -4,10 +4,10 @@
 use super::enough::EnoughArgs;
 use super::live::LiveArgs;
 use super::under_load::ServerArgs;
-use crate::options::heading;
+use crate::options::{Words, heading, one_of};
 use crate::run::RunArgs;
 use crate::starter::run_options;
-use clap::{Args, ValueEnum, ValueHint};
+use clap::{Args, ValueHint};
 use hugelift_measure::comparison::Figure;
 use hugelift_measure::program::Output;
 use std::ffi::OsString;
@@ -29,8 +29,8 @@ pub struct CompareArgs {
     pub variant: Vec<Variant>,
 
     /// The figure that the verdict compares [default: wall]
-    #[arg(long, value_enum, conflicts_with = "server")]
-    pub figure: Option<FigureChoice>,
+    #[arg(long, value_parser = one_of(FIGURE), conflicts_with = "server")]
+    pub figure: Option<Figure>,
 
     /// Run this in a shell before each run; HUGELIFT_SIDE names the side
     #[arg(long, value_name = "CMD")]
@@ -100,22 +100,14 @@ pub struct CompareArgs {
 }
 
 /// `--figure`
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum FigureChoice {
-    /// From start to end
-    Wall,
-    /// CPU time of the program and of hugelift's helper: less disturbed by other programs
-    Cpu,
-}
-
-impl From<FigureChoice> for Figure {
-    fn from(choice: FigureChoice) -> Figure {
-        match choice {
-            FigureChoice::Wall => Figure::Wall,
-            FigureChoice::Cpu => Figure::Cpu,
-        }
-    }
-}
+const FIGURE: &Words<Figure> = &[
+    ("wall", "From start to end", Figure::Wall),
+    (
+        "cpu",
+        "CPU time of the program and of hugelift's helper: less disturbed by other programs",
+        Figure::Cpu,
+    ),
+];
 
 /// `--variant`
 #[derive(Clone, PartialEq, Eq, Debug)]

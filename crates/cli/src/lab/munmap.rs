@@ -3,6 +3,7 @@
 
 use super::output::OutputArgs;
 use crate::failure::Failure;
+use crate::options::{Words, one_of};
 use clap::{Args, ValueEnum};
 use hugelift_lab::memory::{Pages, usual_hugetlb};
 use hugelift_lab::munmap::{Kind, Options, Touch};
@@ -22,27 +23,23 @@ pub struct MunmapArgs {
     samples: Option<u32>,
 
     /// Whether tasks are processes or threads [default: both; with -t or -s processes]
-    #[arg(long, value_enum)]
-    kind: Option<KindChoice>,
+    #[arg(long, value_parser = one_of(KIND))]
+    kind: Option<Kind>,
 
     /// The kind of pages [default: all; with -t or -s small ones]
     #[arg(long, value_enum)]
     pages: Option<PagesChoice>,
 
     /// What is touched of each mapping [default: all three; with -t or -s nothing]
-    #[arg(long, value_enum)]
-    touch: Option<TouchChoice>,
+    #[arg(long, value_parser = one_of(TOUCH))]
+    touch: Option<Touch>,
 
     #[command(flatten)]
     pub output: OutputArgs,
 }
 
 /// `--kind`
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum KindChoice {
-    Processes,
-    Threads,
-}
+const KIND: &Words<Kind> = &[("processes", "", Kind::Processes), ("threads", "", Kind::Threads)];
 
 /// `--pages`
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -56,12 +53,8 @@ enum PagesChoice {
 }
 
 /// `--touch`
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum TouchChoice {
-    None,
-    First,
-    All,
-}
+const TOUCH: &Words<Touch> =
+    &[("none", "", Touch::None), ("first", "", Touch::First), ("all", "", Touch::All)];
 
 impl MunmapArgs {
     /// Returns the options in the form of the experiment.
@@ -82,16 +75,9 @@ impl MunmapArgs {
             quick: self.output.quick,
             tasks: self.tasks.map(usize::from),
             samples: self.samples,
-            kind: self.kind.map(|kind| match kind {
-                KindChoice::Processes => Kind::Processes,
-                KindChoice::Threads => Kind::Threads,
-            }),
+            kind: self.kind,
             pages,
-            touch: self.touch.map(|touch| match touch {
-                TouchChoice::None => Touch::None,
-                TouchChoice::First => Touch::First,
-                TouchChoice::All => Touch::All,
-            }),
+            touch: self.touch,
         })
     }
 }

@@ -4,7 +4,7 @@
 use crate::compare::enough::EnoughArgs;
 use crate::compare::under_load::ServerArgs;
 use crate::failure::Failure;
-use crate::options::{BackingChoice, PartChoice, SeccompChoice};
+use crate::options::{BackingChoice, PartChoice, SECCOMP, Words, one_of};
 use crate::process_id;
 use clap::{Args, ValueEnum};
 use hugelift_core::policy::{Copies, PageChoice, SpanChoice};
@@ -88,8 +88,8 @@ pub struct LiveArgs {
 
     /// Find out which parts gain, with --same-copy: in each pair of periods a random half of them is on huge pages, then the
     /// other half. The intervals hold for all parts together
-    #[arg(long, value_enum, requires = "live", conflicts_with_all = ["html", "csv", "server", "command", "children", "unit", "cgroup"])]
-    by: Option<ByChoice>,
+    #[arg(long, value_parser = one_of(BY), requires = "live", conflicts_with_all = ["html", "csv", "server", "command", "children", "unit", "cgroup"])]
+    by: Option<By>,
 
     /// The length of a period [default: 500ms, with --same-copy 50ms]
     #[arg(long, value_name = "TIME", requires = "live", conflicts_with_all = OTHERS, value_parser = quantity::positive_duration)]
@@ -104,8 +104,8 @@ pub struct LiveArgs {
     seed: Option<u64>,
 
     /// How the process is left at the end, where nothing has failed [default: as it was found]
-    #[arg(long, value_enum, requires = "live", conflicts_with_all = OTHERS)]
-    leave: Option<LeaveChoice>,
+    #[arg(long, value_parser = one_of(LEAVE), requires = "live", conflicts_with_all = OTHERS)]
+    leave: Option<State>,
 
     /// Where huge pages come from. 'restore' cannot undo pagecache, which auto leaves out here
     #[arg(long, value_enum, requires = "live", conflicts_with_all = OTHERS, default_value_t = BackingChoice::Auto)]
@@ -126,30 +126,20 @@ pub struct LiveArgs {
     exclude: Vec<String>,
 
     /// What is done with a process under a seccomp filter, which may kill it for the system calls
-    #[arg(long, value_enum, requires = "live", conflicts_with_all = OTHERS, default_value_t = SeccompChoice::Auto)]
-    seccomp: SeccompChoice,
+    #[arg(long, value_parser = one_of(SECCOMP), requires = "live", conflicts_with_all = OTHERS, default_value = "auto")]
+    seccomp: Seccomp,
 }
 
 /// `--by`
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum ByChoice {
-    /// Text and rodata of each object
-    Part,
-    /// Each object
-    Object,
-    /// Code in use, the rest of the code, and rodata of each object: the process is sampled for 5 s before
-    Heat,
-}
-
-impl From<ByChoice> for By {
-    fn from(choice: ByChoice) -> By {
-        match choice {
-            ByChoice::Part => By::Part,
-            ByChoice::Object => By::Object,
-            ByChoice::Heat => By::Heat,
-        }
-    }
-}
+const BY: &Words<By> = &[
+    ("part", "Text and rodata of each object", By::Part),
+    ("object", "Each object", By::Object),
+    (
+        "heat",
+        "Code in use, the rest of the code, and rodata of each object: the process is sampled for 5 s before",
+        By::Heat,
+    ),
+];
 
 /// `--metric-kind`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -161,13 +151,10 @@ enum KindChoice {
 }
 
 /// `--leave`
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum LeaveChoice {
-    /// With copies on huge pages
-    Lifted,
-    /// With the pages of its files
-    Bare,
-}
+const LEAVE: &Words<State> = &[
+    ("lifted", "With copies on huge pages", State::Lifted),
+    ("bare", "With the pages of its files", State::Bare),
+];
 
 /// What is asked of a live experiment.
 pub struct Options {
@@ -241,7 +228,7 @@ impl Options {
         Ok(Options {
             attach: AttachOptions {
                 policy: policy(live),
-                seccomp: Seccomp::from(live.seccomp),
+                seccomp: live.seccomp,
                 cpu: Duration::ZERO,
                 added: 0,
                 copies_only: true,
@@ -251,11 +238,11 @@ impl Options {
             metric,
             same_copy,
             memory: memory.copied().collect(),
-            by: live.by.map(By::from),
+            by: live.by,
             period: live.period.unwrap_or(if same_copy { SHORT } else { PERIOD }),
             settle: live.settle.unwrap_or(if same_copy { SETTLE / 10 } else { SETTLE }),
             seed: live.seed.unwrap_or_else(|| fastrand::u64(..=u64::from(u32::MAX))),
-            leave: live.leave.map(State::from),
+            leave: live.leave,
             counters: false,
             rule: enough.rule_or(USUAL),
             words: words(live),
@@ -265,15 +252,6 @@ impl Options {
     /// Returns the sides, as in a pair: that on small pages is first, as in every comparison.
     pub fn sides(&self) -> [State; 2] {
         [if self.same_copy { State::Small } else { State::Bare }, State::Lifted]
-    }
-}
-
-impl From<LeaveChoice> for State {
-    fn from(choice: LeaveChoice) -> State {
-        match choice {
-            LeaveChoice::Lifted => State::Lifted,
-            LeaveChoice::Bare => State::Bare,
-        }
     }
 }
 
