@@ -195,7 +195,14 @@ pub const ALL: &[Ending] = &[
     },
     Ending {
         command: "prime",
-        status: &[("0", "all that can be huge is huge"), ("1", "some of it is not"), FAILED],
+        status: &[
+            ("0", "all that can be huge is huge"),
+            ("1", "some of it is not"),
+            (
+                "125",
+                "a file cannot be read, as its line says; or hugelift failed or the command line is wrong, as stderr says",
+            ),
+        ],
         examples: &[
             ("hugelift prime --check mariadbd", "show what is huge, and change nothing"),
             ("sudo hugelift prime --with-libs mariadbd", "make it and its libraries huge"),
