@@ -5,7 +5,7 @@
 
 use crate::answers::clients::Clients;
 use crate::answers::process::ProcessStatus;
-use crate::answers::socket::{Socket, SocketError};
+use crate::answers::socket::Socket;
 use crate::answers::status::Status;
 use crate::cgroups;
 use crate::files::settings::{Settings, Source, memory};
@@ -16,6 +16,7 @@ use crate::machine::thread::MachineThread;
 use crate::pressure::{Pressed, Pressure};
 use crate::publish::Publisher;
 use crate::signals::{notify, signals};
+use crate::unix_socket::ListenError;
 use hugelift_core::printable;
 use hugelift_core::proc_stat::Identity;
 use hugelift_linux::io::file_limit::raise_file_limit;
@@ -58,9 +59,9 @@ pub fn run(source: Source, socket: Option<&Path>, ledger: Option<PathBuf>) -> Re
     let settings = source.read()?;
     let socket = match Socket::new(socket) {
         Ok(socket) => Some(socket),
-        Err(SocketError::Taken(why)) => return Err(why),
+        Err(ListenError::Taken(why)) => return Err(why),
         // The daemon works without a socket too, for example on a full disk.
-        Err(SocketError::Failed(why)) => {
+        Err(ListenError::Failed(why)) => {
             log(Level::Warning, &format!("{why}; the daemon goes on without a socket"));
             None
         }

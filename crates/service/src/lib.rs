@@ -29,5 +29,6 @@ pub mod offers;
 mod pressure;
 mod publish;
 pub mod signals;
+pub mod unix_socket;
 
 pub use files::settings::{Settings, Source};

@@ -25,5 +25,5 @@ pub mod serve;
 pub mod textfile;
 
 pub use figures::{Figures, Kernel, Pool, Pressure, ProgramFigures};
-pub use serve::{ServeError, Server};
+pub use serve::Server;
 pub use textfile::{TextFile, TextFileError};

@@ -6,15 +6,12 @@
 //! Each socket has places for eight clients, of which each has five seconds.
 
 mod client;
-mod error;
 mod http;
 mod listener;
 #[cfg(test)]
 mod tests;
-mod unix;
 
-pub use error::ServeError;
-
+use crate::unix_socket::{ListenError, Purpose, UnixSocket};
 use listener::{Endpoint, Listener};
 use nix::poll::PollFd;
 use std::io;
@@ -22,7 +19,14 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Instant;
-use unix::UnixSocket;
+
+const PURPOSE: Purpose = Purpose {
+    mode: 0o660,
+    queue: 64,
+    owner: "the service",
+    advice: "choose another path",
+    taken: |path| format!("another process answers at {path}: choose another path"),
+};
 
 /// Serves the metrics. It listens nowhere at first.
 #[derive(Default)]
@@ -38,9 +42,9 @@ impl Server {
     ///
     /// # Errors
     /// Another file is there, or a process that answers; or the socket cannot be made.
-    pub fn listen_at(&mut self, path: &Path) -> Result<(), ServeError> {
+    pub fn listen_at(&mut self, path: &Path) -> Result<(), ListenError> {
         self.unix = None;
-        self.unix = Some(Listener::new(Endpoint::Unix(UnixSocket::new(path)?)));
+        self.unix = Some(Listener::new(Endpoint::Unix(UnixSocket::new(path, &PURPOSE)?)));
         Ok(())
     }
 
@@ -49,13 +53,13 @@ impl Server {
     ///
     /// # Errors
     /// Another process listens there; or the socket cannot be made.
-    pub fn listen_on(&mut self, address: SocketAddr) -> Result<u16, ServeError> {
+    pub fn listen_on(&mut self, address: SocketAddr) -> Result<u16, ListenError> {
         self.tcp = None;
         let (listener, port) = bound(address).map_err(|error| {
             let line = format!("cannot listen at {address}: {error}");
             match error.kind() {
-                io::ErrorKind::AddrInUse => ServeError::Taken(format!("{line}; choose another port")),
-                _ => ServeError::Failed(line),
+                io::ErrorKind::AddrInUse => ListenError::Taken(format!("{line}; choose another port")),
+                _ => ListenError::Failed(line),
             }
         })?;
         self.tcp = Some(Listener::new(Endpoint::Tcp(listener)));

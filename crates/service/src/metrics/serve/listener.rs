@@ -5,7 +5,7 @@
 //! for [`TURN`] only: clients that do nothing do not hold up those that ask.
 
 use super::client::{Client, Left};
-use super::unix::UnixSocket;
+use crate::unix_socket::UnixSocket;
 use nix::poll::PollFlags;
 use std::io;
 use std::net::TcpListener;

@@ -336,7 +336,7 @@ fn issue_33_the_port_is_of_this_machine_only() {
     let error = TcpStream::connect(("127.0.0.2", setting.port)).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
     let error = Server::default().listen_on(loopback(setting.port)).unwrap_err();
-    assert!(matches!(error, ServeError::Taken(_)), "{error}");
+    assert!(matches!(error, ListenError::Taken(_)), "{error}");
 }
 
 #[test]
@@ -355,7 +355,7 @@ fn issue_33_the_socket_is_for_the_user_and_the_group() {
     let path = setting.path();
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o660);
     let error = Server::default().listen_at(&path).unwrap_err();
-    assert!(matches!(error, ServeError::Taken(_)), "{error}");
+    assert!(matches!(error, ListenError::Taken(_)), "{error}");
     drop(setting.server);
     assert!(!path.exists());
 }

@@ -1,28 +1,63 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A listening socket in the file system, which its user and group may connect to.
+//! A listening socket in the file system: who may connect, and which file it may replace.
 //!
 //! Only a socket that a daemon of this user has left there is replaced. The name is removed when the socket is dropped.
 
-use super::error::ServeError;
 use hugelift_core::printable::Escape;
 use hugelift_linux::io::entry::{Entry, rename_to_free};
+use hugelift_linux::io::open::own_path;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, listen, socket};
-use nix::sys::stat::{FileStat, Mode, SFlag, fchmod};
-use nix::unistd::Uid;
+use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat};
+use nix::unistd::{Gid, Uid};
 use std::ffi::OsString;
 use std::fs::{File, Permissions, set_permissions};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::UnixListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use thiserror::Error;
 
-/// The user and the group may connect, which needs the right to write (unix(7)).
-const MODE: u32 = 0o660;
-/// How many clients wait in the kernel's queue at most.
-const QUEUE: i32 = 64;
+/// Why a socket does not listen.
+#[derive(Error, Debug)]
+pub enum ListenError {
+    /// Another file or process is there: the administrator must choose another place.
+    #[error("{0}")]
+    Taken(String),
+    /// The socket cannot be made. The daemon can work without it.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// What a socket is for.
+pub struct Purpose {
+    /// Who may connect, which needs the right to write (unix(7)).
+    pub mode: u32,
+    /// How many clients wait in the kernel's queue at most; -1: as many as it allows.
+    pub queue: i32,
+    /// What does not replace another file.
+    pub owner: &'static str,
+    /// How to choose another path.
+    pub advice: &'static str,
+    /// Says that another process answers at a path.
+    pub taken: fn(&str) -> String,
+}
+
+impl Purpose {
+    fn taken(&self, place: &Entry) -> ListenError {
+        ListenError::Taken((self.taken)(&place.path().escaped().to_string()))
+    }
+
+    /// Says that a file is something which is not replaced.
+    pub fn refused(&self, path: &Path, what: &str) -> ListenError {
+        let (path, owner, advice) = (path.escaped(), self.owner, self.advice);
+        ListenError::Taken(format!(
+            "{path} is {what}, which {owner} does not replace: remove it, or {advice}"
+        ))
+    }
+}
 
 /// A listening socket that does not block.
 pub struct UnixSocket {
@@ -33,43 +68,59 @@ pub struct UnixSocket {
 }
 
 impl UnixSocket {
-    /// Listens at `path`, whose folder must exist. The members of the daemon's group may connect.
+    /// Listens at `path`, whose folder must exist.
     ///
     /// # Errors
-    /// [`ServeError::Taken`] if another file is there, or a daemon that answers.
-    pub fn new(path: &Path) -> Result<UnixSocket, ServeError> {
-        let failed = |e: io::Error| ServeError::Failed(format!("cannot listen at {}: {e}", path.escaped()));
+    /// [`ListenError::Taken`] if another file is there, or a daemon that answers.
+    pub fn new(path: &Path, purpose: &Purpose) -> Result<UnixSocket, ListenError> {
+        let failed = |e: io::Error| ListenError::Failed(format!("cannot listen at {}: {e}", path.escaped()));
         let place = Entry::find(path).map_err(failed)?;
         match place.stat() {
             Ok(found) => {
-                check_dead(&place, &found)?;
+                check_dead(&place, &found, purpose)?;
                 take_away(&place, &found).map_err(|error| match error.kind() {
-                    io::ErrorKind::ResourceBusy => taken(&place),
+                    io::ErrorKind::ResourceBusy => purpose.taken(&place),
                     _ => failed(error),
                 })?;
             }
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             Err(e) => return Err(failed(e)),
         }
-        let listener = bound(&place.path()).map_err(|error| match error {
+        let listener = bound(&place.path(), purpose).map_err(|error| match error {
             // Another daemon has made its socket meanwhile.
-            Errno::EADDRINUSE => taken(&place),
+            Errno::EADDRINUSE => purpose.taken(&place),
             error => failed(error.into()),
         })?;
         let hold = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let file = place.open_with(hold, Mode::empty()).map_err(failed)?;
-        if !place.stat().is_ok_and(|stat| is_own_socket(&stat)) {
-            return Err(taken(&place));
+        if !fstat(&file).is_ok_and(|stat| is_own_socket(&stat)) {
+            return Err(purpose.taken(&place));
         }
         let socket = UnixSocket { listener: listener.into(), place, file };
-        socket.set_rights().map_err(failed)?;
+        // The umask has taken rights away.
+        socket.set_mode(purpose.mode).map_err(failed)?;
         Ok(socket)
     }
 
-    /// Gives to the socket's mode the rights that the umask has taken away.
-    fn set_rights(&self) -> io::Result<()> {
-        let file = format!("/proc/self/fd/{}", self.file.as_raw_fd());
-        set_permissions(&file, Permissions::from_mode(MODE))
+    /// Changes who may connect.
+    ///
+    /// # Errors
+    /// chmod(2)
+    pub fn set_mode(&self, mode: u32) -> io::Result<()> {
+        set_permissions(own_path(&self.file), Permissions::from_mode(mode))
+    }
+
+    /// Gives it to a group.
+    ///
+    /// # Errors
+    /// chown(2)
+    pub fn set_group(&self, group: Gid) -> io::Result<()> {
+        chown(own_path(&self.file), None, Some(group.as_raw()))
+    }
+
+    /// Returns its path, without symbolic links.
+    pub fn path(&self) -> PathBuf {
+        self.place.path()
     }
 
     /// Returns the socket that accepts clients.
@@ -89,11 +140,11 @@ impl Drop for UnixSocket {
 
 /// Returns a new socket that listens at this path. Its mode is set before it has a name, and bind(2) takes the mode over
 /// (`unix_bind` in net/unix/af_unix.c): at no moment may others connect.
-fn bound(path: &Path) -> nix::Result<OwnedFd> {
+fn bound(path: &Path, purpose: &Purpose) -> nix::Result<OwnedFd> {
     let fd = new_socket()?;
-    fchmod(&fd, Mode::from_bits_truncate(MODE))?;
+    fchmod(&fd, Mode::from_bits_truncate(purpose.mode))?;
     bind(fd.as_raw_fd(), &UnixAddr::new(path)?)?;
-    listen(&fd, Backlog::new(QUEUE)?)?;
+    listen(&fd, Backlog::new(purpose.queue)?)?;
     Ok(fd)
 }
 
@@ -110,21 +161,10 @@ fn is_own_socket(stat: &FileStat) -> bool {
     kind(stat) == SFlag::S_IFSOCK && stat.st_uid == Uid::effective().as_raw()
 }
 
-fn taken(place: &Entry) -> ServeError {
-    let path = place.path();
-    ServeError::Taken(format!("another process answers at {}: choose another path", path.escaped()))
-}
-
 /// Checks that the file is a socket of this user on which no process listens.
-fn check_dead(place: &Entry, found: &FileStat) -> Result<(), ServeError> {
+fn check_dead(place: &Entry, found: &FileStat, purpose: &Purpose) -> Result<(), ListenError> {
     let path = place.path();
-    let refused = |what: &str| {
-        let line = format!(
-            "{} is {what}, which the service does not replace: remove it, or choose another path",
-            path.escaped()
-        );
-        Err(ServeError::Taken(line))
-    };
+    let refused = |what: &str| Err(purpose.refused(&path, what));
     match kind(found) {
         SFlag::S_IFSOCK if is_own_socket(found) => {}
         SFlag::S_IFSOCK => return refused(&format!("a socket of user {}", found.st_uid)),
@@ -137,7 +177,7 @@ fn check_dead(place: &Entry, found: &FileStat) -> Result<(), ServeError> {
     match try_connect(&path) {
         Err(Errno::ECONNREFUSED) => Ok(()),
         // EAGAIN: a process listens, and its queue is full.
-        Ok(()) | Err(Errno::EAGAIN) => Err(taken(place)),
+        Ok(()) | Err(Errno::EAGAIN) => Err(purpose.taken(place)),
         Err(error) => refused(&format!("a socket on which another process may listen (connect: {error})")),
     }
 }
