@@ -21,7 +21,7 @@ use hugelift_core::quantity;
 use hugelift_linux::elf::elf_file::ElfFile;
 use hugelift_linux::io::console::{self, say};
 use hugelift_linux::machine::memory_left_here;
-use hugelift_pages::pagecache::prime::{Pace, huge_page};
+use hugelift_pages::pagecache::prime::{CacheFile, Pace, huge_page};
 use hugelift_relink::replace::{Left, ReplaceError, Replaced as Copied, clean, replace, restore};
 use hugelift_relink::separate::Options;
 use std::ffi::{OsStr, OsString};
@@ -160,16 +160,19 @@ pub fn run(args: &PrimeArgs) -> Result<Exit, Failure> {
     }
     let budget = args.budget.unwrap_or_else(|| memory_left_here() / 2);
     let mut primer = FilePrimer::new(page.clone(), args.check, Pace::new(budget, args.rate));
-    let mut treat = |item: Item| match (item, &page) {
-        (Item::Object(file, foreign), Ok(page)) if args.replace => {
-            let report = primer.prime(&file, *page);
-            match foreign {
-                _ if !(args.separate || report.gains_by_copy()) => report,
-                Some(why) => report.not_replaced(why),
-                None => replaced(&file, report, *page, args, &mut primer),
+    let mut treat = |item: Item| {
+        let report = primer.treat(&item);
+        match (item, &page) {
+            (Item::File { file: CacheFile::Code(file), foreign, .. }, Ok(page))
+                if args.replace && (args.separate || report.gains_by_copy()) =>
+            {
+                match foreign {
+                    Some(why) => report.not_replaced(why),
+                    None => replaced(&file, report, *page, args, &mut primer),
+                }
             }
+            _ => report,
         }
-        (item, _) => primer.treat(item),
     };
     let failed = wanted.failed;
     let files: Vec<FileReport> = wanted.items.into_iter().map(&mut treat).collect();
@@ -191,7 +194,7 @@ pub fn run(args: &PrimeArgs) -> Result<Exit, Failure> {
 pub(crate) fn checked_data(target: &OsStr) -> Option<PrimeReport> {
     let file = data_file(target)?;
     let page = huge_page();
-    let report = FilePrimer::new(page.clone(), true, Pace::new(0, None)).treat(Item::Data(file, Vec::new()));
+    let report = FilePrimer::new(page.clone(), true, Pace::new(0, None)).treat(&Item::of(file));
     Some(PrimeReport::new(page.ok(), vec![report]))
 }
 
@@ -258,7 +261,7 @@ fn replacement(
     }
     let replaced = Replaced { original: done.original.into(), aslr_bits_lost: done.aslr_bits_lost };
     let report = match ElfFile::open(&done.path) {
-        Ok(copy) => primer.prime(&copy, page),
+        Ok(copy) => primer.prime(&CacheFile::Code(copy), page, &[]),
         Err(error) => FileReport::failed((&file.path).into(), error.to_string()),
     };
     FileReport { replaced: Some(replaced), ..report }

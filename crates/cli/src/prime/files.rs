@@ -7,13 +7,9 @@ use hugelift_core::maps::Mapping;
 use hugelift_core::policy::ObjectFilter;
 use hugelift_core::prime::{FileReport, Keeps, Obstacle, PrimeReport};
 use hugelift_core::printable::Escape as _;
-use hugelift_linux::elf::elf_file::ElfFile;
 use hugelift_linux::machine::memory_left_here;
 use hugelift_linux::proc::pidfd::pidfd_open;
-use hugelift_pages::pagecache::prime::{
-    MappedBy, Pace, Primer, blocked, blocked_data, check, check_data, fits, huge_page, is_memory, prime_at,
-    prime_data, prime_data_of,
-};
+use hugelift_pages::pagecache::prime::{CacheFile, MappedBy, Pace, Primer, fits, huge_page, is_memory};
 use std::os::fd::OwnedFd;
 
 /// How much of a mapping is mapped anew in one stop of a thread, which takes about a millisecond.
@@ -42,35 +38,22 @@ impl FilePrimer {
     }
 
     /// Primes or checks a file.
-    pub fn treat(&mut self, item: Item) -> FileReport {
+    pub fn treat(&mut self, item: &Item) -> FileReport {
         match (item, &self.page) {
-            (Item::Unreadable(report), _) => report,
-            (Item::Data(file, _), Err(obstacle)) => blocked_data(&file, obstacle),
-            (Item::Object(file, _), Err(obstacle)) => blocked(&file, obstacle),
-            (Item::Data(file, mappings), Ok(page)) => {
-                let process = self.process.as_ref().map(|(pid, process)| (*pid, process));
-                let by = process.and_then(|process| MappedBy::new(process, &mappings, *page).ok().flatten());
-                let report = match (self.is_check, by) {
-                    (true, _) => check_data(&file, *page),
-                    (false, None) => prime_data(&file, *page, &mut self.pace),
-                    (false, Some(by)) => prime_data_of(&file, *page, &mut self.pace, &by),
-                };
-                let pace = (!self.is_check && may_improve(&report)).then_some(&mut self.pace);
-                FileReport { edges: self.edges.prime_data(&file, *page, pace), ..report }
+            (Item::Unreadable(report), _) => report.clone(),
+            (Item::File { file, .. }, Err(obstacle)) => file.blocked(obstacle),
+            (Item::File { file, .. }, Ok(page)) if self.is_check => {
+                FileReport { edges: self.edges.prime(file, *page, None), ..file.check(*page) }
             }
-            (Item::Object(file, _), Ok(page)) if self.is_check => {
-                FileReport { edges: self.edges.prime(&file, *page, None), ..check(&file, *page) }
-            }
-            (Item::Object(file, _), Ok(page)) => {
-                let page = *page;
-                self.prime(&file, page)
-            }
+            (Item::File { file, mappings, .. }, Ok(page)) => self.prime(file, *page, mappings),
         }
     }
 
-    /// Primes the whole huge pages of a file of code, then its edges.
-    pub fn prime(&mut self, file: &ElfFile, page: PageSize) -> FileReport {
-        let report = prime_at(file, page, &mut self.pace);
+    /// Primes the whole huge pages of a file, which the process has mapped there, then its edges.
+    pub fn prime(&mut self, file: &CacheFile, page: PageSize, mappings: &[Mapping]) -> FileReport {
+        let process = self.process.as_ref().map(|(pid, process)| (*pid, process));
+        let by = process.and_then(|process| MappedBy::new(process, mappings, page).ok().flatten());
+        let report = file.prime(page, &mut self.pace, by.as_ref());
         let pace = may_improve(&report).then_some(&mut self.pace);
         FileReport { edges: self.edges.prime(file, page, pace), ..report }
     }
@@ -117,7 +100,9 @@ pub(crate) fn of_process(
     // What was opened and read meanwhile was this process's.
     still()?;
     wanted.items.retain(|item| objects.takes_path(item.path()));
-    wanted.items.retain(|item| !matches!(item, Item::Data(file, _) if is_memory(file.file())));
+    wanted.items.retain(
+        |item| !matches!(item, Item::File { file: CacheFile::Data(file), .. } if is_memory(file.file())),
+    );
     let page = huge_page();
     let mut notes = page.as_ref().map(|page| misplaced(&wanted.items, *page)).unwrap_or_default();
     let pace = Pace::new(memory_left_here() / 2, None);
@@ -126,14 +111,14 @@ pub(crate) fn of_process(
     let mut to_map_anew = Vec::new();
     let mut files = Vec::new();
     for item in wanted.items {
-        let mappings = mappings_of(&item).to_vec();
-        let why = page.as_ref().ok().and_then(|page| keeps(&mappings, *page));
-        let report = match (primer.treat(item), why) {
+        let why = page.as_ref().ok().and_then(|page| keeps(mappings_of(&item), *page));
+        let report = match (primer.treat(&item), why) {
             (report, Some(why)) if !is_check => report.kept_by(pid, why),
             (report, _) => report,
         };
         if let (Ok(page), false) = (&page, is_check) {
-            to_map_anew.extend(mappings.iter().flat_map(|mapping| huge_parts(mapping, &report, *page)));
+            to_map_anew
+                .extend(mappings_of(&item).iter().flat_map(|mapping| huge_parts(mapping, &report, *page)));
         }
         files.push(report);
     }
@@ -166,8 +151,8 @@ fn keeps(mappings: &[Mapping], page: PageSize) -> Option<Keeps> {
 /// Returns where the process maps a data file.
 fn mappings_of(item: &Item) -> &[Mapping] {
     match item {
-        Item::Data(_, mappings) => mappings,
-        Item::Object(..) | Item::Unreadable(_) => &[],
+        Item::File { mappings, .. } => mappings,
+        Item::Unreadable(_) => &[],
     }
 }
 

@@ -5,6 +5,7 @@ use super::wanted::Item;
 use hugelift_core::addr::{PageSize, human_bytes};
 use hugelift_core::printable::Untrusted;
 use hugelift_linux::elf::elf_file::ElfFile;
+use hugelift_pages::pagecache::prime::CacheFile;
 use hugelift_relink::replace::replaceable;
 use hugelift_relink::separate::{Gain, Options, Separated};
 use serde::Serialize;
@@ -114,14 +115,17 @@ impl File {
         let no = |path: Untrusted, why| File { path, not_separated: Some(why), bytes: Bytes::default() };
         match item {
             Item::Unreadable(report) => no(report.path, Why::Sentence(report.error.unwrap_or_default())),
-            Item::Data(file, _) => no((&file.path).into(), Why::Reason("it is no code".into())),
-            Item::Object(file, Some(foreign)) => no((&file.path).into(), Why::Reason(foreign)),
-            Item::Object(file, None) => match separated(&file, page) {
-                Ok(separated) => {
-                    File { path: (&file.path).into(), not_separated: None, bytes: Bytes::of(&separated) }
+            Item::File { file: CacheFile::Data(file), .. } => {
+                no((&file.path).into(), Why::Reason("it is no code".into()))
+            }
+            Item::File { file: CacheFile::Code(file), foreign, .. } => {
+                match foreign.map_or_else(|| separated(&file, page), |why| Err(Why::Reason(why))) {
+                    Ok(separated) => {
+                        File { path: (&file.path).into(), not_separated: None, bytes: Bytes::of(&separated) }
+                    }
+                    Err(why) => no((&file.path).into(), why),
                 }
-                Err(why) => no((&file.path).into(), why),
-            },
+            }
         }
     }
 }

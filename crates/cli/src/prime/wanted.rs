@@ -15,7 +15,7 @@ use hugelift_linux::io::entry::is_trusted;
 use hugelift_linux::lookup::{ExecError, resolve};
 use hugelift_linux::proc::mapped::MappedFiles;
 use hugelift_linux::proc::procfs::{ProcError, Process};
-use hugelift_pages::pagecache::prime::DataFile;
+use hugelift_pages::pagecache::prime::{CacheFile, DataFile};
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsStr;
 use std::io;
@@ -25,19 +25,26 @@ use std::path::{Path, PathBuf};
 
 /// A file to prime.
 pub(super) enum Item {
-    /// The file, and the reason if it must not be replaced.
-    Object(ElfFile, Option<String>),
-    /// A file that is not ELF, and where the process has mapped it that was named.
-    Data(DataFile, Vec<Mapping>),
+    File {
+        file: CacheFile,
+        /// Why it must not be replaced.
+        foreign: Option<String>,
+        /// Where the process that was named has mapped it, if it is data.
+        mappings: Vec<Mapping>,
+    },
     Unreadable(FileReport),
 }
 
 impl Item {
+    /// Returns a file that the user has named.
+    pub fn of(file: CacheFile) -> Item {
+        Item::File { file, foreign: None, mappings: Vec::new() }
+    }
+
     /// Returns its path.
     pub fn path(&self) -> &Path {
         match self {
-            Item::Object(file, _) => &file.path,
-            Item::Data(file, _) => &file.path,
+            Item::File { file, .. } => file.path(),
             Item::Unreadable(report) => &report.path,
         }
     }
@@ -61,23 +68,23 @@ impl Wanted {
     }
 
     /// Adds a file that the user has named.
-    fn add(&mut self, file: ElfFile) {
-        if self.known.insert(file.id) {
-            self.items.push(Item::Object(file, None));
+    fn add(&mut self, file: CacheFile) {
+        if self.known.insert(file.id()) {
+            self.items.push(Item::of(file));
         }
     }
 
     /// Adds a file that a program or process of user `namer` loads.
     fn add_named_by(&mut self, file: ElfFile, namer: Option<u32>) {
         if self.known.insert(file.id) {
-            let why = foreign_owner(&file, namer);
-            self.items.push(Item::Object(file, why));
+            let foreign = foreign_owner(&file, namer);
+            self.items.push(Item::File { file: CacheFile::Code(file), foreign, mappings: Vec::new() });
         }
     }
 
     fn add_data(&mut self, file: DataFile, mappings: Vec<Mapping>) {
         if self.known.insert(file.id) {
-            self.items.push(Item::Data(file, mappings));
+            self.items.push(Item::File { file: CacheFile::Data(file), foreign: None, mappings });
         }
     }
 
@@ -97,23 +104,17 @@ impl Wanted {
             Ok(path) => path,
             Err(error) => return self.fail(Path::new(target), error.to_string()),
         };
-        match executable(&path).and_then(|path| ElfFile::open(&path)) {
-            // A data file, whatever it begins with.
-            Err(FileError::Elf { source: ElfError::NotElf(_), .. }) if !self.code_alone => {
-                match DataFile::open(&path) {
-                    Ok(file) => self.add_data(file, Vec::new()),
-                    Err(error) => {
-                        self.fail(Path::new(target), format!("cannot read {}: {error}", path.escaped()))
-                    }
-                }
-            }
+        let code = executable(&path).and_then(|path| ElfFile::open(&path));
+        let opened =
+            if self.code_alone { code.map(CacheFile::Code) } else { CacheFile::or_data(code, &path) };
+        match opened {
             Err(error) => self.fail(Path::new(target), error.to_string()),
-            Ok(file) if with_libs => {
+            Ok(CacheFile::Code(file)) if with_libs => {
                 let (path, owner) = (file.path.clone(), owner(&file));
                 let mut files = needed(file);
                 let missing = std::mem::take(&mut files.missing);
                 let mut files = files.files.into_iter();
-                files.by_ref().take(1).for_each(|program| self.add(program));
+                files.by_ref().take(1).for_each(|program| self.add(CacheFile::Code(program)));
                 files.for_each(|file| self.add_named_by(file, owner));
                 for later in opened_later(&path) {
                     say(&format!(
@@ -248,12 +249,10 @@ fn data_in(files: &MappedFiles, mapping: &Mapping) -> io::Result<DataFile> {
 }
 
 /// Opens the data file that `target` names; `None` if it names a program, or nothing that can be read.
-pub(super) fn data_file(target: &OsStr) -> Option<DataFile> {
+pub(super) fn data_file(target: &OsStr) -> Option<CacheFile> {
     let path = find(target).ok()?;
-    match executable(&path).and_then(|path| ElfFile::open(&path)) {
-        Err(FileError::Elf { source: ElfError::NotElf(_), .. }) => DataFile::open(&path).ok(),
-        _ => None,
-    }
+    let code = executable(&path).and_then(|path| ElfFile::open(&path));
+    CacheFile::or_data(code, &path).ok().filter(|file| matches!(file, CacheFile::Data(_)))
 }
 
 /// Returns the path of a target. A name without a slash is looked up on PATH, then in the current

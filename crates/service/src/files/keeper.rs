@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The files that are kept, and a round over them.
 
-use super::file::KeptFile;
 use super::observed::Observed;
 use super::settings::Settings;
 use super::wanted::{Names, Wanted};
@@ -12,7 +11,7 @@ use hugelift_core::keep::Config;
 use hugelift_core::maps::FileId;
 use hugelift_core::prime::{FileReport, Obstacle};
 use hugelift_core::printable::Escape;
-use hugelift_pages::pagecache::prime::{Locked, Pace, Primer, Stamp, huge_page};
+use hugelift_pages::pagecache::prime::{CacheFile, Locked, Pace, Primer, Stamp, huge_page};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -88,7 +87,7 @@ impl Keeper {
             log(Level::Warning, missing);
         }
         self.missing = std::mem::take(&mut wanted.missing);
-        self.order = wanted.files.iter().map(KeptFile::id).collect();
+        self.order = wanted.files.iter().map(CacheFile::id).collect();
         // Done first: a removed file keeps its disk space as long as it is open.
         self.files.retain(|id, _| self.order.contains(id));
         let (named, observed) = wanted.parts();
@@ -108,7 +107,7 @@ impl Keeper {
         wanted.folders
     }
 
-    fn refresh(&mut self, file: &KeptFile, pace: &mut Pace, with_edges: bool) {
+    fn refresh(&mut self, file: &CacheFile, pace: &mut Pace, with_edges: bool) {
         let page = match &self.page {
             Ok(page) => *page,
             Err(obstacle) => {
@@ -137,7 +136,7 @@ impl Keeper {
     }
 
     /// Locks huge pages, in the order of the configuration, as far as the budget goes.
-    fn lock(&mut self, files: &[KeptFile]) {
+    fn lock(&mut self, files: &[CacheFile]) {
         let Ok(page) = self.page else { return };
         let mut left = self.config.budget;
         let mut error = None;
@@ -191,7 +190,7 @@ impl Keeper {
 
 /// Checks a file that was primed before, and primes it again if that may help. Returns `None` if
 /// nothing can have changed.
-fn renewed(known: &FileReport, file: &KeptFile, page: PageSize, pace: &mut Pace) -> Option<FileReport> {
+fn renewed(known: &FileReport, file: &CacheFile, page: PageSize, pace: &mut Pace) -> Option<FileReport> {
     let has = |report: &FileReport, one: fn(&Obstacle) -> bool| {
         report.obstacles().iter().any(|(_, blocked)| one(&blocked.obstacle))
     };
@@ -212,7 +211,7 @@ fn renewed(known: &FileReport, file: &KeptFile, page: PageSize, pace: &mut Pace)
         )
     };
     let idle = now.obstacles().iter().all(|(_, blocked)| waits(&blocked.obstacle));
-    Some(if idle { now } else { file.prime(page, pace) })
+    Some(if idle { now } else { file.prime(page, pace, None) })
 }
 
 fn lock_error(path: &std::path::Path, error: &std::io::Error) -> String {
@@ -226,10 +225,10 @@ fn lock_error(path: &std::path::Path, error: &std::io::Error) -> String {
 }
 
 /// Primes a file that is new or has changed, its edges included if there is a primer for them.
-fn primed(file: &KeptFile, page: PageSize, edges: Option<&mut Primer>, pace: &mut Pace) -> FileReport {
-    let report = file.prime(page, pace);
+fn primed(file: &CacheFile, page: PageSize, edges: Option<&mut Primer>, pace: &mut Pace) -> FileReport {
+    let report = file.prime(page, pace, None);
     match edges {
-        Some(edges) => file.prime_edges(edges, page, pace, report),
+        Some(edges) => FileReport { edges: edges.prime(file, page, Some(pace)), ..report },
         None => report,
     }
 }

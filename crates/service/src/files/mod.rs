@@ -2,7 +2,6 @@
 //! Keeps files on huge pages in the page cache: which they are, a round over them, the thread that does it, and where changes
 //! show.
 
-pub mod file;
 pub mod keeper;
 pub mod layers;
 pub mod observed;

@@ -5,7 +5,6 @@
 //! Only files that nobody but root can put at their paths are remembered: they are opened by their paths later, and another user
 //! could put a link there to a file that is none of his business, or that never answers.
 
-use super::file::KeptFile;
 use super::layers::Layers;
 use super::place::is_kept;
 use hugelift_core::maps::Mapping;
@@ -14,6 +13,7 @@ use hugelift_core::record::is_entry;
 use hugelift_linux::io::open;
 use hugelift_linux::proc::mapped::MappedFiles;
 use hugelift_linux::proc::procfs::Process;
+use hugelift_pages::pagecache::prime::CacheFile;
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsStr;
 use std::fs::Metadata;
@@ -104,7 +104,7 @@ fn is_of_store(path: &Path) -> bool {
 
 /// Returns whether a path leads to this file here, and nobody but root can change that.
 fn leads_to(path: &Path, file: &Metadata) -> bool {
-    is_kept(path) && KeptFile::open(path).is_ok_and(|here| here.id() == open::id(file))
+    is_kept(path) && CacheFile::open(path).is_ok_and(|here| here.id() == open::id(file))
 }
 
 #[cfg(test)]

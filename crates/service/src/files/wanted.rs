@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Finds the files that a configuration names.
 
-use super::file::KeptFile;
 use super::place::is_kept;
 use hugelift_core::keep::{Config, base_of};
 use hugelift_core::maps::FileId;
@@ -9,6 +8,7 @@ use hugelift_linux::elf::elf_file::ElfFile;
 use hugelift_linux::elf::file_snapshot::executable;
 use hugelift_linux::elf::needed::needed;
 use hugelift_linux::lookup::resolve;
+use hugelift_pages::pagecache::prime::CacheFile;
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ const MAX_FILES: usize = 4096;
 #[derive(Default)]
 pub struct Wanted {
     /// The files in the order of the configuration, each once.
-    pub files: Vec<KeptFile>,
+    pub files: Vec<CacheFile>,
     /// Names for which there is no file, or one that cannot be read: a line each.
     pub missing: Vec<String>,
     /// The folders to watch, and the names that matter in each.
@@ -57,7 +57,7 @@ impl Wanted {
             if path.exists() && !is_kept(path) {
                 continue;
             }
-            match KeptFile::open(path) {
+            match CacheFile::open(path) {
                 Ok(file) => self.add(config, file),
                 // It was removed, perhaps by an upgrade that is not done yet.
                 Err(_) => self.watch(path),
@@ -66,7 +66,7 @@ impl Wanted {
     }
 
     /// Returns the files that the configuration names, and those that were observed.
-    pub fn parts(&self) -> (&[KeptFile], &[KeptFile]) {
+    pub fn parts(&self) -> (&[CacheFile], &[CacheFile]) {
         self.files.split_at(self.named.min(self.files.len()))
     }
 
@@ -95,7 +95,7 @@ impl Wanted {
         let program = needed(ElfFile::open(&elf).map_err(|e| e.to_string())?);
         self.missing
             .extend(program.missing.iter().map(|lib| format!("{name}: the loader would not find {lib}")));
-        program.files.into_iter().for_each(|file| self.add(config, KeptFile::Code(file)));
+        program.files.into_iter().for_each(|file| self.add(config, CacheFile::Code(file)));
         Ok(())
     }
 
@@ -128,20 +128,20 @@ impl Wanted {
 
     /// Adds the file at `path`; returns whether it can be read.
     fn add_path(&mut self, config: &Config, path: &Path) -> bool {
-        match KeptFile::open(path) {
+        match CacheFile::open(path) {
             Ok(file) => {
                 self.add(config, file);
                 true
             }
             Err(error) => {
                 self.watch(path);
-                self.missing.push(error);
+                self.missing.push(error.to_string());
                 false
             }
         }
     }
 
-    fn add(&mut self, config: &Config, file: KeptFile) {
+    fn add(&mut self, config: &Config, file: CacheFile) {
         self.watch(file.path());
         let real = std::fs::canonicalize(file.path()).unwrap_or_else(|_| file.path().to_path_buf());
         self.watch(&real);

@@ -5,14 +5,13 @@
 //! Which folios a file has is visible to root alone. For others nothing is done: what is in memory already would be read again
 //! each time.
 
-use super::data::DataFile;
+use super::file::CacheFile;
 use super::pace::Pace;
 use super::view::{Advice, View};
 use super::{cache, holders};
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::folios::Folios;
-use hugelift_core::prime::{Edge, Edges, LARGE, candidates, edges, stretches};
-use hugelift_linux::elf::elf_file::ElfFile;
+use hugelift_core::prime::{Edge, Edges, LARGE, edges};
 use hugelift_linux::machine;
 use hugelift_linux::proc::folios::Reader;
 use std::collections::BTreeSet;
@@ -31,23 +30,13 @@ pub struct Primer {
 }
 
 impl Primer {
-    /// Returns how large the folios of an ELF file's edges are, after it has read them in anew where they are small, at this
-    /// pace; it changes nothing without one. Returns `None` if there are none, or if the sizes of their folios cannot be read: by others than
-    /// root, in a container, in a file so large that it takes too long. A file that a process has open for writing is not changed.
-    pub fn prime(&mut self, file: &ElfFile, page: PageSize, pace: Option<&mut Pace>) -> Option<Edges> {
-        let len = file.file().metadata().ok()?.len();
-        let found = edges(&candidates(&file.headers, 0, len, machine::base_page(), page), page);
-        self.run(Job { file: file.file(), page, is_code: true }, &found, pace)
-    }
-
-    /// Does the same for a data file, within the budget of the pace; nothing is changed without a pace.
-    pub fn prime_data(&mut self, file: &DataFile, page: PageSize, pace: Option<&mut Pace>) -> Option<Edges> {
-        let found = edges(&stretches(&file.stretches(), file.len, page), page);
-        self.run(Job { file: file.file(), page, is_code: false }, &found, pace)
-    }
-
-    /// Reads the edges, at this pace; it changes nothing without one.
-    fn run(&mut self, job: Job, edges: &[Edge], pace: Option<&mut Pace>) -> Option<Edges> {
+    /// Returns how large the folios of a file's edges are, after it has read them in anew where they are small, at this
+    /// pace, and those of data within its budget; it changes nothing without one. Returns `None` if there are none, or if the sizes of
+    /// their folios cannot be read: by others than root, in a container, in a file so large that it takes too long. Code that a process
+    /// has open for writing is not changed.
+    pub fn prime(&mut self, file: &CacheFile, page: PageSize, pace: Option<&mut Pace>) -> Option<Edges> {
+        let job = Job { file: file.file(), page, is_code: matches!(file, CacheFile::Code(_)) };
+        let edges = edges(&file.candidates(page), page);
         if edges.is_empty() || job.page != HUGE {
             return None;
         }

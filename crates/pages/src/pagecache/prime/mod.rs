@@ -22,6 +22,7 @@
 mod cache;
 mod data;
 mod edges;
+mod file;
 mod holders;
 mod locked;
 mod mapped_by;
@@ -32,15 +33,17 @@ pub(crate) use cache::open_for_writing;
 pub use cache::{file_system, is_memory, may_look};
 pub use data::DataFile;
 pub use edges::Primer;
+pub use file::{CacheFile, Stamp};
 pub use holders::written;
 pub use locked::Locked;
 pub use mapped_by::{MappedBy, fits};
 pub use pace::Pace;
 
+use file::candidates_of;
 use hugelift_core::addr::PageSize;
 use hugelift_core::elf::Headers;
 use hugelift_core::maps::FileId;
-use hugelift_core::prime::{Candidate, FileReport, Holder, Obstacle, SegmentReport, candidates, stretches};
+use hugelift_core::prime::{Candidate, FileReport, Holder, Obstacle, SegmentReport};
 use hugelift_linux::elf::elf_file::ElfFile;
 use hugelift_linux::machine;
 use std::fs::File;
@@ -73,58 +76,28 @@ pub fn huge_page() -> Result<PageSize, Obstacle> {
 /// are left as they are. Loading the file adds `bias` to the stated addresses. The report calls a page huge only if a
 /// mapping made afterwards showed it.
 pub fn prime(file: &ElfFile, bias: u64, page: PageSize) -> FileReport {
-    Job::new(file, bias, page).run(Job::prime_batch)
+    let candidates = candidates_of(file, bias, page);
+    Job::new(file.file(), &file.path, Some(&file.headers), page, candidates).run(Job::prime_batch)
 }
 
-/// Reports what [`prime`] would find huge now, and the obstacles. It changes nothing: no page of the file is
-/// read into memory or dropped.
-pub fn check(file: &ElfFile, page: PageSize) -> FileReport {
-    Job::new(file, 0, page).run(Job::check_batch)
-}
+impl CacheFile {
+    /// Does the same as [`prime`] at a pace; of a data file within its budget too. What a process has mapped of a data
+    /// file is taken from it, which changes nothing that it sees: it waits for the disk if it touches its small pages before
+    /// they are read in anew.
+    pub fn prime(&self, page: PageSize, pace: &mut Pace, by: Option<&MappedBy>) -> FileReport {
+        Job { pace: Some(pace), mapped_by: by, ..Job::of(self, page) }.run(Job::prime_batch)
+    }
 
-/// Returns the report on a file of which nothing can be huge, for one reason.
-pub fn blocked(file: &ElfFile, obstacle: &Obstacle) -> FileReport {
-    let mut job = Job::new(file, 0, PageSize::MB2);
-    job.refusal = Some(obstacle.clone());
-    job.run(Job::check_batch)
-}
+    /// Reports what [`CacheFile::prime`] would find huge now, and the obstacles. It changes nothing: no page of the file is
+    /// read into memory or dropped.
+    pub fn check(&self, page: PageSize) -> FileReport {
+        Job::of(self, page).run(Job::check_batch)
+    }
 
-/// Does the same as [`prime`] at a pace.
-pub fn prime_at(file: &ElfFile, page: PageSize, pace: &mut Pace) -> FileReport {
-    let job = Job::new(file, 0, page);
-    Job { pace: Some(pace), ..job }.run(Job::prime_batch)
-}
-
-/// Does the same as [`prime`] for a data file, within the budget of the pace.
-pub fn prime_data(file: &DataFile, page: PageSize, pace: &mut Pace) -> FileReport {
-    let job = Job::of_data(file, page);
-    Job { pace: Some(pace), ..job }.run(Job::prime_batch)
-}
-
-/// Does the same as [`prime_data`] for a file that a process has mapped. Its small pages are taken from it, which changes nothing
-/// that it sees: it waits for the disk if it touches them before they are read in anew.
-pub fn prime_data_of(file: &DataFile, page: PageSize, pace: &mut Pace, by: &MappedBy) -> FileReport {
-    let job = Job::of_data(file, page);
-    Job { pace: Some(pace), mapped_by: Some(by), ..job }.run(Job::prime_batch)
-}
-
-/// Does the same as [`check`] for a data file.
-pub fn check_data(file: &DataFile, page: PageSize) -> FileReport {
-    Job::of_data(file, page).run(Job::check_batch)
-}
-
-/// Does the same as [`blocked`] for a data file.
-pub fn blocked_data(file: &DataFile, obstacle: &Obstacle) -> FileReport {
-    let job = Job::of_data(file, PageSize::MB2);
-    Job { refusal: Some(obstacle.clone()), ..job }.run(Job::check_batch)
-}
-
-/// What distinguishes two states of a file: length, modification and change time.
-pub type Stamp = Option<[i64; 5]>;
-
-/// Returns the state that the file is in.
-pub fn stamp(file: &ElfFile) -> Stamp {
-    cache::stamp(file.file())
+    /// Reports that nothing of it can be huge, for one reason.
+    pub fn blocked(&self, obstacle: &Obstacle) -> FileReport {
+        Job { refusal: Some(obstacle.clone()), ..Job::of(self, PageSize::MB2) }.run(Job::check_batch)
+    }
 }
 
 /// Why a huge page of the file is not huge; `None` if it is.
@@ -150,25 +123,27 @@ struct Job<'a> {
 }
 
 impl<'a> Job<'a> {
-    fn new(file: &'a ElfFile, bias: u64, page: PageSize) -> Job<'a> {
-        let base = machine::base_page();
-        let len = file.file().metadata().map_or(0, |m| m.len());
-        let candidates = candidates(&file.headers, bias, len, base, page);
-        Job { headers: Some(&file.headers), ..Job::of(file.file(), &file.path, page, candidates) }
+    fn of(file: &'a CacheFile, page: PageSize) -> Job<'a> {
+        let headers = match file {
+            CacheFile::Code(file) => Some(&file.headers),
+            CacheFile::Data(_) => None,
+        };
+        Job::new(file.file(), file.path(), headers, page, file.candidates(page))
     }
 
-    fn of_data(file: &'a DataFile, page: PageSize) -> Job<'a> {
-        Job::of(file.file(), &file.path, page, stretches(&file.stretches(), file.len, page))
-    }
-
-    fn of(file: &'a File, path: &'a Path, page: PageSize, candidates: Vec<Candidate>) -> Job<'a> {
-        let base = machine::base_page();
+    fn new(
+        file: &'a File,
+        path: &'a Path,
+        headers: Option<&'a Headers>,
+        page: PageSize,
+        candidates: Vec<Candidate>,
+    ) -> Job<'a> {
         Job {
             file,
             path,
-            headers: None,
+            headers,
             page,
-            base,
+            base: machine::base_page(),
             candidates,
             refusal: None,
             id: None,
