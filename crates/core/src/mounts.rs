@@ -82,17 +82,19 @@ impl Mounts {
     }
 }
 
-/// Parses lines such as `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue`.
+/// Parses a line such as `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue`. Returns the
+/// device, and the words from the kind of the file system on.
+pub(crate) fn mount(line: &[u8]) -> Option<(Device, impl Iterator<Item = &[u8]>)> {
+    let mut words = line.split(|byte| *byte == b' ');
+    let (major, minor) = std::str::from_utf8(words.nth(2)?).ok()?.split_once(':')?;
+    words.find(|word| *word == b"-")?;
+    Some(((major.parse().ok()?, minor.parse().ok()?), words))
+}
+
 fn parse(mountinfo: &[u8]) -> BTreeMap<Device, String> {
-    let line = |line: &[u8]| {
-        let mut words = line.split(|byte| *byte == b' ');
-        let device = std::str::from_utf8(words.nth(2)?).ok()?;
-        let (major, minor) = device.split_once(':')?;
-        words.find(|word| *word == b"-")?;
-        let kind = std::str::from_utf8(words.next()?).ok()?;
-        Some(((major.parse().ok()?, minor.parse().ok()?), kind.to_string()))
-    };
-    mountinfo.split(|byte| *byte == b'\n').filter_map(line).collect()
+    let mounts = mountinfo.split(|byte| *byte == b'\n').filter_map(mount);
+    let kind = |word| Some(std::str::from_utf8(word).ok()?.to_string());
+    mounts.filter_map(|(device, mut words)| Some((device, kind(words.next()?)?))).collect()
 }
 
 #[cfg(test)]

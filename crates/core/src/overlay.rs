@@ -6,7 +6,7 @@
 //!
 //! Only lower layers count. The container writes to the upper one, so a path in it leads tomorrow where the container wants.
 
-use crate::mounts::Device;
+use crate::mounts::{Device, mount};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
@@ -66,16 +66,12 @@ impl Overlay {
 
 /// Parses `77 50 0:41 / / rw,relatime shared:1 - overlay overlay rw,lowerdir=/a:/b,upperdir=/c,workdir=/d`.
 fn line(line: &[u8]) -> Option<Overlay> {
-    let mut words = line.split(|byte| *byte == b' ');
-    let device = std::str::from_utf8(words.nth(2)?).ok()?;
-    let (major, minor) = device.split_once(':')?;
-    words.find(|word| *word == b"-")?;
+    let (device, mut words) = mount(line)?;
     if words.next()? != b"overlay" {
         return None;
     }
-    let options = words.nth(1)?;
-    let (upper, lower) = split_options(options);
-    Some(Overlay { device: (major.parse().ok()?, minor.parse().ok()?), upper, lower })
+    let (upper, lower) = split_options(words.nth(1)?);
+    Some(Overlay { device, upper, lower })
 }
 
 /// Returns the layers in the options: the upper one, and the lower ones in their order.

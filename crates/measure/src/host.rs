@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The machine that the figures were measured on.
 
+use hugelift_core::fields::field;
 use hugelift_core::printable::text_to_parse;
 use std::fs;
 
 /// Describes the machine in one line: CPU, guest or not, kernel, THP setting, date.
 pub fn describe() -> String {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let field = |name: &str| {
-        let line = cpuinfo.lines().find(|line| line.starts_with(name))?;
-        Some(line.split_once(':')?.1.trim().to_string())
-    };
-    let model = field("model name").or_else(|| field("CPU part")).unwrap_or_else(|| "unknown CPU".into());
+    let of = |name: &str| field(&cpuinfo, name);
+    let model = of("model name").or_else(|| of("CPU part")).unwrap_or("unknown CPU");
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    let guest = match field("flags") {
+    let guest = match of("flags") {
         Some(flags) if flags.split(' ').any(|flag| flag == "hypervisor") => ", in a guest",
         Some(_) => "",
         None => ", guest or not unknown",

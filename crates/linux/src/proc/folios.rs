@@ -6,6 +6,7 @@ use crate::machine::{base_page, thp_page};
 use crate::proc::clock::cpu_time_of_thread;
 use crate::proc::pagemap;
 use hugelift_core::addr::{Addr, PageSize, Range};
+use hugelift_core::fields::field;
 use hugelift_core::folios::{Folios, frames_of_folios};
 use std::collections::HashMap;
 use std::fs::File;
@@ -132,11 +133,8 @@ fn group(base: PageSize) -> Option<u64> {
         return (base == PageSize::SMALL).then_some(16);
     }
     let cpu = std::fs::read_to_string("/proc/cpuinfo").ok()?;
-    let field = |name: &str| {
-        let line = cpu.lines().find(|line| line.split(':').next().is_some_and(|word| word.trim() == name))?;
-        Some(line.split_once(':')?.1.trim())
-    };
-    let is_zen = field("vendor_id")? == "AuthenticAMD" && field("cpu family")?.parse::<u32>().ok()? >= 0x17;
+    let family = field(&cpu, "cpu family")?.parse::<u32>().ok()?;
+    let is_zen = field(&cpu, "vendor_id")? == "AuthenticAMD" && family >= 0x17;
     is_zen.then_some(4)
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How much memory of a process is on huge pages, from /proc/PID/smaps_rollup (proc_pid_smaps(5)).
 
+use hugelift_core::fields::bytes_of;
+use hugelift_core::printable::text_to_parse;
 use hugelift_linux::proc::procfs::Process;
 
 /// Bytes of a process on huge pages.
@@ -19,13 +21,9 @@ impl Memory {
     }
 
     fn parse(text: &[u8]) -> Memory {
-        let of = |key: &str| {
-            let lines = text.split(|byte| *byte == b'\n').filter_map(|line| std::str::from_utf8(line).ok());
-            let words = lines
-                .filter_map(|line| line.strip_prefix(key)?.strip_suffix("kB")?.trim().parse::<u64>().ok());
-            words.map(|kilobytes| kilobytes.saturating_mul(1024)).next().unwrap_or(0)
-        };
-        Memory { anonymous: of("AnonHugePages:"), shared: of("ShmemPmdMapped:") }
+        let text = text_to_parse(text);
+        let of = |key: &str| bytes_of(&text, key).unwrap_or(0);
+        Memory { anonymous: of("AnonHugePages"), shared: of("ShmemPmdMapped") }
     }
 }
 
