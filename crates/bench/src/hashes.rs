@@ -5,7 +5,8 @@
 //! Each has two words: how many keys it fills in, and how many parts of its work it does. It prints the sum so far after each
 //! part, so that a counter of its system calls counts its work.
 
-use anyhow::{Context as _, Result, ensure};
+use crate::programs::built;
+use anyhow::Result;
 use hugelift_measure::program::Program;
 use std::ffi::OsString;
 use std::fs;
@@ -122,12 +123,6 @@ pub fn java(dir: &Path, options: &[&str], work: Work) -> Result<Program> {
 
 fn with_words(program: Program, work: Work, part: u64) -> Program {
     work.words(part).iter().fold(program, |program, word| program.arg(word))
-}
-
-fn built(command: &mut Command) -> Result<()> {
-    let out = command.output().with_context(|| format!("{}", command.get_program().display()))?;
-    ensure!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-    Ok(())
 }
 
 #[cfg(test)]

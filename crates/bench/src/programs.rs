@@ -4,6 +4,7 @@
 use anyhow::{Context as _, Result, ensure};
 use hugelift_measure::program::Program;
 use std::path::PathBuf;
+use std::process::Command;
 
 /// Returns the path of the hugelift to measure.
 pub fn hugelift() -> Result<PathBuf> {
@@ -26,4 +27,11 @@ pub fn find_clang() -> Option<PathBuf> {
     let dirs: Vec<PathBuf> = std::env::split_paths(&std::env::var_os("PATH")?).collect();
     let found = names.flat_map(|name| dirs.iter().map(move |dir| dir.join(&name)).collect::<Vec<_>>());
     found.into_iter().find(|path| path.is_file())
+}
+
+/// Runs a compiler. What it says is the error, if it fails.
+pub fn built(command: &mut Command) -> Result<()> {
+    let out = command.output().with_context(|| format!("{}", command.get_program().display()))?;
+    ensure!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    Ok(())
 }

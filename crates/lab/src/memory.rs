@@ -15,6 +15,9 @@ use std::io;
 use std::path::Path;
 use std::ptr::NonNull;
 
+/// The share of the memory that must be on the pages that it was mapped for.
+pub const AS_ASKED: f64 = 0.99;
+
 /// A kind of pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pages {
@@ -53,6 +56,19 @@ impl Pages {
             Pages::Small => base_page().bytes(),
             Pages::Thp => thp_page().unwrap_or_else(base_page).bytes(),
             Pages::Hugetlb(page) => page.bytes(),
+        }
+    }
+
+    /// Returns a note if only this share of the memory is on the pages that it was mapped for.
+    pub fn note(self, share: &Result<f64>) -> Option<String> {
+        let name = self.name();
+        match share {
+            Ok(share) if *share > AS_ASKED => None,
+            Ok(share) => Some(format!(
+                "smaps shows {:.0} % of the memory for {name} on such pages: see hugelift doctor",
+                100.0 * share
+            )),
+            Err(why) => Some(format!("which pages the memory for {name} has could not be read: {why:#}")),
         }
     }
 

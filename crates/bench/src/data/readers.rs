@@ -2,7 +2,8 @@
 //! The programs that read data files at random: small ones of our own, built here, around the libraries that are measured. All
 //! take the same words (see `reader.h`).
 
-use anyhow::{Context as _, Result, ensure};
+use crate::programs::built;
+use anyhow::Result;
 use hugelift_measure::program::Program;
 use std::ffi::OsString;
 use std::fs;
@@ -146,10 +147,4 @@ fn compiled(dir: &Path, source: &str, library: &str, options: &[&str]) -> Result
     cc.arg("-O2").args(options);
     built(cc.arg("-o").args([&program, &path]).arg(format!("-l{library}")))?;
     Ok(vec![program.into()])
-}
-
-fn built(command: &mut Command) -> Result<()> {
-    let out = command.output().with_context(|| format!("{}", command.get_program().display()))?;
-    ensure!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-    Ok(())
 }

@@ -2,7 +2,8 @@
 //! The programs that make their code while they run. Each takes the course that `warmed` describes.
 
 use super::generated;
-use anyhow::{Context as _, Result, ensure};
+use crate::programs::built;
+use anyhow::Result;
 use hugelift_measure::program::Program;
 use std::ffi::OsString;
 use std::fs;
@@ -137,10 +138,4 @@ fn erlang(dir: &Path) -> Result<Case> {
     let run = ["-run", "calls", "main", &FUNCTIONS.to_string(), "15000000"].map(OsString::from);
     let what = "Erlang, 3,000 functions called at random";
     Ok(Case { what, program: Program::new(words.chain(run)), parts: "shm", own: vec![] })
-}
-
-fn built(command: &mut Command) -> Result<()> {
-    let out = command.output().with_context(|| format!("{}", command.get_program().display()))?;
-    ensure!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-    Ok(())
 }

@@ -217,17 +217,7 @@ fn pages_note(pages: Pages) -> Option<String> {
     let share = Mapping::populated(pages, BYTES as u64).map_err(anyhow::Error::from);
     let share = share.and_then(|mapping| mapping.share_as_asked());
     cycle::without_thp(was);
-    match share {
-        Ok(share) if share > 0.99 => None,
-        Ok(share) => Some(format!(
-            "smaps shows {:.0} % of the memory for {} on such pages: see hugelift doctor",
-            100.0 * share,
-            pages.name()
-        )),
-        Err(why) => {
-            Some(format!("which pages the memory for {} has could not be read: {why:#}", pages.name()))
-        }
-    }
+    pages.note(&share)
 }
 
 /// Returns the pace of will-it-scale for a single case, or else one at which this case and all that are left

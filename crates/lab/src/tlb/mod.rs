@@ -20,7 +20,7 @@ mod simulated;
 mod summary;
 
 use crate::clock::thread_cpu_ns;
-use crate::memory::{Mapping, Pages, pool_with, usual_hugetlb};
+use crate::memory::{AS_ASKED, Mapping, Pages, pool_with, usual_hugetlb};
 use crate::perform::Experiment;
 use crate::progress::Progress;
 use crate::read_machine::read_machine;
@@ -53,9 +53,6 @@ const LARGEST: u64 = 4 << 30;
 
 /// The largest working set with `--quick`.
 const LARGEST_QUICK: u64 = 512 << 20;
-
-/// The share of the memory that must be on the pages that it was mapped for.
-const AS_ASKED: f64 = 0.99;
 
 /// Page size of the larger hugetlb pool.
 const GIANT: u64 = 1 << 30;
@@ -128,7 +125,7 @@ pub fn run(options: &Options, progress: &mut Progress) -> Result<Outcome> {
     let sizes = sizes(largest, pace.by_octave);
     let (subjects, held) = subjects(&kinds, largest, &mut notes, progress)?;
     let curves = curves(&subjects, &sizes, pace, progress, &mut notes)?;
-    notes.extend(subjects.iter().filter_map(pages_note));
+    notes.extend(subjects.iter().filter_map(|s| s.pages?.note(&s.memory.share_as_asked())));
     drop(subjects);
     drop(held);
     let quiet = findings::Quiet {
@@ -195,22 +192,6 @@ fn subjects(
     let memory = get(Pages::Thp, bytes).or_else(|_| get(Pages::Small, bytes))?;
     subjects.push(Subject { pages: None, layout: Layout::Packed, memory });
     Ok((subjects, held))
-}
-
-/// Returns a note if the memory is not on the pages that it was mapped for.
-fn pages_note(subject: &Subject) -> Option<String> {
-    let pages = subject.pages?;
-    match subject.memory.share_as_asked() {
-        Ok(share) if share > AS_ASKED => None,
-        Ok(share) => Some(format!(
-            "smaps shows {:.0} % of the memory for {} on such pages: see hugelift doctor",
-            100.0 * share,
-            pages.name()
-        )),
-        Err(why) => {
-            Some(format!("which pages the memory for {} has could not be read: {why:#}", pages.name()))
-        }
-    }
 }
 
 /// Measures all sweeps. An access that is not possible goes to `notes`.

@@ -2,13 +2,13 @@
 //! An experiment on a process that runs: `hugelift compare --pid`, a process of its own. It lifts and restores in turn, and
 //! restores at its end, also after an error and at SIGTERM.
 
-use super::child::start;
+use super::child::{drain, start};
 use super::outcome::Outcome;
 use hugelift_core::proc_stat::Identity;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::{Pid, read};
+use nix::unistd::Pid;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Child, Stdio};
@@ -16,8 +16,6 @@ use std::time::{Duration, Instant};
 
 /// The most of its output that is taken: an hour of short periods has less.
 const LONGEST: usize = 64 << 20;
-/// Bytes that are read in one turn at most.
-const TURN: usize = 1 << 20;
 /// The time that it may take besides the periods: to find what is steady, and to lift for the first time.
 const BESIDE: Duration = Duration::from_secs(120);
 /// Between two checks whether it has ended, once its output is closed.
@@ -117,19 +115,12 @@ impl Experiment {
 
     /// Reads; returns whether its output is closed.
     fn read(&mut self) -> bool {
-        let mut bytes = [0; 16 << 10];
-        for _ in 0..TURN / bytes.len() {
-            match read(&self.output, &mut bytes) {
-                Ok(0) => return true,
-                Ok(count) if self.said.len() + count <= LONGEST => {
-                    self.said.extend_from_slice(&bytes[..count])
-                }
-                Ok(_) => {}
-                Err(Errno::EINTR) => {}
-                Err(_) => break,
+        let said = &mut self.said;
+        drain(&self.output, |bytes| {
+            if said.len() + bytes.len() <= LONGEST {
+                said.extend_from_slice(bytes);
             }
-        }
-        false
+        })
     }
 
     /// Asks it to end.

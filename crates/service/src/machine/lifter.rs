@@ -4,14 +4,14 @@
 //! It decides by itself when a lift is worth its cost. It is a process of its own, so that a crash of it changes neither the
 //! daemon nor a program. What it has lifted stays so when it ends.
 
-use crate::machine::child::start;
+use crate::machine::child::{drain, start};
 use crate::machine::line::{Line, parse};
 use crate::machine::wants::Wants;
 use hugelift_core::proc_stat::Identity;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::{Pid, read, write};
+use nix::unistd::{Pid, write};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,8 +19,6 @@ use std::process::{Child, Stdio};
 
 /// The longest line that is taken: the report on one process.
 const LONGEST: usize = 16 << 20;
-/// Bytes that are read in one turn at most.
-const TURN: usize = 1 << 20;
 /// Bytes that wait to be written at most: it reads them every second.
 const WAITING: usize = 1 << 20;
 
@@ -95,19 +93,8 @@ impl Lifter {
 
     /// Reads what it has done since the last call, and whether it has ended.
     pub fn read(&mut self) -> (Vec<Line>, bool) {
-        let (mut lines, mut bytes) = (Vec::new(), [0; 16 << 10]);
-        for _ in 0..TURN / bytes.len() {
-            match read(&self.output, &mut bytes) {
-                Ok(0) => return (lines, true),
-                Ok(count) => self.take(&bytes[..count], &mut lines),
-                Err(Errno::EINTR) => {}
-                Err(_) => break,
-            }
-        }
-        (lines, false)
-    }
-
-    fn take(&mut self, bytes: &[u8], lines: &mut Vec<Line>) {
+        let (mut lines, mut bytes) = (Vec::new(), Vec::new());
+        let has_ended = drain(&self.output, |more| bytes.extend_from_slice(more));
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             self.skips |= self.rest.len() + piece.len() > LONGEST;
             if !self.skips {
@@ -120,6 +107,7 @@ impl Lifter {
                 }
             }
         }
+        (lines, has_ended)
     }
 
     /// Asks it to end. What it has lifted stays so.
