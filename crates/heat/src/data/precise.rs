@@ -77,7 +77,16 @@ impl Watch {
         pieces: impl FnOnce() -> io::Result<Vec<Resident>>,
         span: PageSize,
     ) -> Result<Watch, Refused> {
-        let mut threads = open(sys, process)?;
+        Watch::of(open(sys, process)?, process, pieces, span)
+    }
+
+    /// Begins to read what is sampled of these threads.
+    fn of(
+        mut threads: Threads,
+        process: Process,
+        pieces: impl FnOnce() -> io::Result<Vec<Resident>>,
+        span: PageSize,
+    ) -> Result<Watch, Refused> {
         let count = [threads.all, threads.sampled];
         let resident = pieces().map_err(|error| Refused::Pages(process.pid(), error))?;
         let (page, mut batch, mut readings) = (base_page().bytes(), Batch::default(), 0_u32);
@@ -159,9 +168,11 @@ fn sys(files: &[(&str, &str)]) -> tempfile::TempDir {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::event::Event;
     use hugelift_core::addr::{Addr, Range};
     use hugelift_core::heat::data::areas::Piece;
     use hugelift_linux::proc::clock;
+    use perf_event_open_sys::bindings::{self, perf_event_attr};
 
     #[test]
     fn issue_31_2_a_pmu_that_is_not_there_or_refuses_is_named() {
@@ -191,13 +202,19 @@ mod tests {
         }
     }
 
-    /// Page faults stand for loads and stores: their samples have addresses of data, too.
+    /// Page faults stand for loads and stores: their samples have addresses of data, too. One of 501 is sampled. For a frequency the
+    /// kernel finds the period by the last two samples: those of the start come within microseconds, and then none for seconds.
     #[test]
     fn issue_31_2_samples_become_spans() {
         const MB2: u64 = 2 << 20;
         let _alone = crate::alone();
-        // PERF_TYPE_SOFTWARE, and cnt_ctl as the bit that makes PERF_COUNT_SW_PAGE_FAULTS.
-        let files = [("ibs_op/type", "1"), ("ibs_op/format/cnt_ctl", "config:1")];
+        let mut attr = perf_event_attr {
+            type_: bindings::PERF_TYPE_SOFTWARE,
+            config: bindings::PERF_COUNT_SW_PAGE_FAULTS.into(),
+            sample_type: u64::from(bindings::PERF_SAMPLE_IP | bindings::PERF_SAMPLE_ADDR),
+            ..perf_event_attr::default()
+        };
+        attr.__bindgen_anon_1.sample_period = 501;
         let process = Process::new(std::process::id());
         let snapshot = hugelift_linux::proc::snapshot::live(Some(process.pid()), 0).expect("a snapshot");
         let areas = Areas::new(&snapshot, &process.smaps().expect("smaps"));
@@ -209,18 +226,15 @@ mod tests {
             (Piece { range: range.expect("a range"), place: 0 }, MB2)
         };
         let pieces: Vec<_> = (0..14).map(piece).collect();
-        let watch = Watch::start(sys(&files).path(), process, || Ok(pieces), PageSize::MB2);
-        let watch = match watch {
-            Err(Refused::Ibs(PerfError::Denied { .. })) => {
-                return println!("SKIP: this user may sample nothing");
-            }
-            watch => watch.expect("page faults are sampled"),
+        let threads = match Threads::open_event(process, Event { attr, aux: 0 }, MOST) {
+            Err(PerfError::Denied { .. }) => return println!("SKIP: this user may sample nothing"),
+            threads => threads.expect("page faults are sampled"),
         };
-        // Half of it, again and again. The kernel finds the period for a frequency by the last two samples, and those of the
-        // start come within microseconds: it then takes up to 1.4 s until the next. A busy machine gives less of a CPU.
+        let watch = Watch::of(threads, process, || Ok(pieces), PageSize::MB2).expect("a watch");
+        // Half of it, again and again, for a time of its own: a busy machine gives less of a CPU.
         let used = (start.0 - memory.as_ptr().addr() as u64 + 7 * MB2) as usize;
         let began = clock::cpu_time_of_thread();
-        while clock::cpu_time_of_thread() - began < Duration::from_secs(3) {
+        while clock::cpu_time_of_thread() - began < Duration::from_millis(300) {
             memory.spare_capacity_mut()[..used].iter_mut().step_by(4096).for_each(|byte| _ = byte.write(1));
             // SAFETY: madvise(2) of whole pages of the vector, none of whose bytes is read.
             unsafe {
