@@ -39,7 +39,8 @@ use hugelift_measure::{cost, heat};
 use hugelift_pages::pagecache::{self, Search};
 use hugelift_report::html::map::document;
 use std::ffi::{OsStr, OsString};
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Show what of a program, a process or a data file is on huge pages, and why the rest is not
@@ -253,7 +254,10 @@ fn of_program(target: &OsStr, policy: &Policy) -> Result<Report, Failure> {
     let mut report = Report::new(&snapshot, None, &plan(&snapshot, policy), None);
     report.assumed_addresses = true;
     report.spans = gains(&snapshot, policy);
-    report.advise(&[target], |_| false, None);
+    // A command looks for a name without a slash on PATH alone.
+    let is_here = path.as_os_str() == target && !target.as_bytes().contains(&b'/');
+    let start = if is_here { Path::new(".").join(target).into() } else { target.to_os_string() };
+    report.advise(&[&start], |_| false, None);
     pagecache::find(None, &mut snapshot, &[Part::Text, Part::Rodata], |_| true, Search::Whole);
     report.set_page_cache(&snapshot);
     for later in opened_later(&path).iter().take(MAX_NAMED) {

@@ -81,6 +81,11 @@ impl Stat {
         self.thread_has_ended() && self.threads <= 1
     }
 
+    /// Returns whether the process is in exit(2): it has no memory any more, and is no zombie yet. Threads of the kernel look alike.
+    pub fn is_exiting(&self) -> bool {
+        self.virtual_bytes == 0 && !self.thread_has_ended()
+    }
+
     /// Returns whether the thread is a zombie or dead. The first thread of a process stays so until all have ended.
     pub fn thread_has_ended(&self) -> bool {
         matches!(self.state, 'Z' | 'X')
@@ -253,6 +258,9 @@ mod tests {
         assert_eq!([" Z ", " X "].map(ended), [(true, true); 2]);
         assert_eq!([" R ", " t "].map(ended), [(false, false); 2]);
         assert_eq!(of(" Z ", 2), (true, false), "other threads run on");
+        // exit_mm() comes before the process is a zombie (do_exit() in kernel/exit.c).
+        let exiting = |from, to| parse_stat(REAL.replace(from, to).as_bytes()).unwrap().is_exiting();
+        assert!(exiting("1234567168", "0") && !exiting("x", "x"));
     }
 
     proptest! {

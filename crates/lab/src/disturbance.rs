@@ -245,6 +245,7 @@ mod tests {
         let began = Instant::now();
         // At the lowest priority, beside other work, a thread may get almost nothing in this time.
         while began.elapsed() < Duration::from_millis(300) || watch.taken().unwrap().ran <= 0.01 {
+            assert!(began.elapsed() < Duration::from_secs(60), "this thread has not run");
             std::hint::spin_loop();
         }
         let taken = watch.taken().unwrap();

@@ -8,7 +8,7 @@ use hugelift_core::policy::ObjectFilter;
 use hugelift_core::prime::{FileReport, Keeps, Obstacle, PrimeReport};
 use hugelift_core::printable::Escape as _;
 use hugelift_linux::machine::memory_left_here;
-use hugelift_linux::proc::pidfd::pidfd_open;
+use hugelift_linux::proc::pidfd::{pidfd_open, process_madvise};
 use hugelift_pages::pagecache::prime::{CacheFile, MappedBy, Pace, Primer, fits, huge_page, is_memory};
 use std::os::fd::OwnedFd;
 
@@ -103,6 +103,8 @@ pub(crate) fn of_process(
     wanted.items.retain(
         |item| !matches!(item, Item::File { file: CacheFile::Data(file), .. } if is_memory(file.file())),
     );
+    // The kernel checks the right to ask before it reads which memory is meant.
+    let may_ask = !is_check && process_madvise(&process, None, libc::MADV_PAGEOUT).is_ok();
     let page = huge_page();
     let mut notes = page.as_ref().map(|page| misplaced(&wanted.items, *page)).unwrap_or_default();
     let pace = Pace::new(memory_left_here() / 2, None);
@@ -111,9 +113,10 @@ pub(crate) fn of_process(
     let mut to_map_anew = Vec::new();
     let mut files = Vec::new();
     for item in wanted.items {
-        let why = page.as_ref().ok().and_then(|page| keeps(mappings_of(&item), *page));
-        let report = match (primer.treat(&item), why) {
-            (report, Some(why)) if !is_check => report.kept_by(pid, why),
+        let report = match (primer.treat(&item), &page) {
+            (report, Ok(page)) if may_ask && !report.is_huge() => {
+                keeps(mappings_of(&item), *page).map_or(report.clone(), |why| report.kept_by(pid, why))
+            }
             (report, _) => report,
         };
         if let (Ok(page), false) = (&page, is_check) {
@@ -132,19 +135,23 @@ pub(crate) fn of_process(
     Ok(OfProcess { report: PrimeReport::new(page.ok(), files), notes, to_map_anew })
 }
 
-/// Returns why a process that has these mappings of a data file keeps small pages of it, if it does; `None` if it has none.
+/// Returns why a process that has these mappings of a data file keeps small pages of it, if it does; `None` if it has none. What is
+/// smaller than a huge page decides nothing.
 fn keeps(mappings: &[Mapping], page: PageSize) -> Option<Keeps> {
-    let show = |one: &Mapping, other: &Mapping| {
-        one.offset < other.offset.saturating_add(other.range.len())
-            && other.offset < one.offset.saturating_add(one.range.len())
-    };
-    let is_twice = |(n, one): (usize, &Mapping)| mappings[n + 1..].iter().any(|other| show(one, other));
-    match mappings {
+    let mut large: Vec<&Mapping> = mappings.iter().filter(|one| one.range.len() >= page.bytes()).collect();
+    large.sort_by_key(|one| one.offset);
+    let mut end = 0;
+    let is_twice = large.iter().any(|one| {
+        let is_shown = one.offset < end;
+        end = end.max(one.offset.saturating_add(one.range.len()));
+        is_shown
+    });
+    match &large[..] {
         [] => None,
         all if all.iter().any(|one| !one.shared && one.prot.write) => Some(Keeps::PrivateWritable),
         all if all.iter().any(|one| !fits(one, page)) => Some(Keeps::Misplaced),
-        all if all.iter().enumerate().any(is_twice) => Some(Keeps::MappedTwice),
-        _ => Some(Keeps::LockedOrBusy),
+        _ if is_twice => Some(Keeps::MappedTwice),
+        _ => Some(Keeps::Unknown),
     }
 }
 

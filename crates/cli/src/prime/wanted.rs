@@ -149,11 +149,17 @@ impl Wanted {
             };
             entries.sort_by_key(std::fs::DirEntry::file_name);
             let mut below = Vec::new();
-            for path in entries.iter().map(std::fs::DirEntry::path) {
+            for entry in &entries {
+                let path = entry.path();
                 let meta = match std::fs::symlink_metadata(&path) {
                     Ok(meta) => meta,
                     // It was removed meanwhile.
                     Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                    // It may be where another file system is mounted, as a FUSE of another user, and those are not entered.
+                    Err(error) if entry.file_type().is_ok_and(|kind| kind.is_dir()) => {
+                        self.unreadable(&path, format!("cannot read {}: {error}", path.escaped()));
+                        continue;
+                    }
                     Err(error) => {
                         self.fail(&path, format!("cannot read {}: {error}", path.escaped()));
                         continue;

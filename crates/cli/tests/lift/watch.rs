@@ -310,14 +310,14 @@ fn of_another_user() {
 }
 
 /// What the program's allocator maps after the start is collapsed while it runs. That may take a fiftieth of its CPU time, and in a
-/// guest 20 to 50 ms for each huge page were seen.
+/// guest 20 to 50 ms for each huge page were seen. The program stays until the watcher has read what became of it.
 #[test]
 fn anonymous_memory_that_is_mapped_later() {
     need_root!();
     need!("python3");
     let text = "import time\nd = bytearray(20 << 20)\nd[::4096] = b'x' * (len(d) // 4096)\nend = time.time() + 130\n\
         huge = lambda: sum(int(l.split()[1]) for l in open('/proc/self/smaps') if l.startswith('AnonHuge'))\n\
-        while huge() < 16000 and time.time() < end: sum(d[0:1 << 22])\nprint(huge() >= 16000, sum(d[::4096]) >> 13)";
+        while huge() < 16000 and time.time() < end: sum(d[0:1 << 22])\nprint(huge() >= 16000, sum(d[::4096]) >> 13, flush=True)\ntime.sleep(1)";
     for eager in [&[][..], &["--eager"]] {
         let options = [&["-v", "--parts", "text,anon"], eager].concat();
         let run = Place::new().run(&options, ["python3", "-c", text]);

@@ -75,10 +75,16 @@ impl Place {
     }
 
     fn words(&self) -> Vec<String> {
-        let names = ["service.toml", "none", "service.sock"];
-        let [config, drop_ins, socket] = names.map(|name| self.path(name).display().to_string());
-        let words = [HUGELIFT, "service", "--config", &config, "--drop-ins", &drop_ins, "--socket", &socket];
-        words.map(String::from).to_vec()
+        let options = [
+            ("config", "service.toml"),
+            ("drop-ins", "none"),
+            ("ledger", "ledger.db"),
+            ("socket", "service.sock"),
+        ];
+        let given = options
+            .into_iter()
+            .flat_map(|(option, name)| [format!("--{option}"), self.path(name).display().to_string()]);
+        [HUGELIFT, "service"].map(String::from).into_iter().chain(given).collect()
     }
 
     fn start(&self) -> Daemon<'_> {

@@ -27,8 +27,8 @@ pub enum Keeps {
     MappedTwice,
     /// It maps them where no huge page of the file fits, and would gain nothing.
     Misplaced,
-    /// It has locked them, or touches them all the time.
-    LockedOrBusy,
+    /// It has locked them, or touches them all the time; or they were read anew, and no huge page was free.
+    Unknown,
 }
 
 /// At most this many holders are named.
@@ -49,7 +49,7 @@ pub enum Obstacle {
     BeingWritten(Vec<Holder>),
     /// These processes map its small pages, which therefore cannot be dropped.
     InUse(Vec<Holder>),
-    /// This process alone maps its small pages, and did not give them up when it was asked to.
+    /// Of the processes that are visible this one alone maps its small pages, and it did not give them up when it was asked to.
     Kept([Holder; 1], Keeps),
     /// Its small pages stay in memory, and no visible process maps them.
     Stays,
@@ -212,7 +212,9 @@ impl fmt::Display for Obstacle {
                     Keeps::PrivateWritable => "has a private mapping of it that it may write to",
                     Keeps::MappedTwice => "maps it more than once",
                     Keeps::Misplaced => "maps it where no huge page fits",
-                    Keeps::LockedOrBusy => "has locked it (mlock) or touches it all the time",
+                    Keeps::Unknown => {
+                        "has locked it (mlock) or touches it all the time, unless no huge page was free"
+                    }
                 };
                 write!(f, "in small pages{}, which {why}", listed(" of ", by))
             }

@@ -160,6 +160,10 @@ impl FileReport {
 
     /// Sets the hints. They advise a copy in the file's place only if it is `replaceable`.
     fn with_hints(mut self, replaceable: bool) -> FileReport {
+        // What was left of the whole file takes a budget, not that of one batch.
+        let left = |blocked: &&Blocked| matches!(blocked.obstacle, Obstacle::OverBudget { .. });
+        let all = self.segments.iter().flat_map(|segment| &segment.obstacles);
+        let budget = all.filter(left).map(|blocked| blocked.bytes).sum();
         for segment in &mut self.segments {
             let (part, bytes) = (segment.part, segment.bytes);
             // What is in no huge page can get one if it is code, and enough of it.
@@ -168,7 +172,11 @@ impl FileReport {
                 _ => true,
             };
             for blocked in &mut segment.obstacles {
-                let hint = blocked.obstacle.hint_for(&self.path, replaceable);
+                let obstacle = match blocked.obstacle {
+                    Obstacle::OverBudget { left, .. } => &Obstacle::OverBudget { left, need: budget },
+                    _ => &blocked.obstacle,
+                };
+                let hint = obstacle.hint_for(&self.path, replaceable);
                 blocked.hint = hint.filter(|_| helps(&blocked.obstacle));
             }
         }

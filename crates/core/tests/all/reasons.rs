@@ -97,7 +97,7 @@ fn obstacles() -> Vec<Obstacle> {
         Obstacle::ThpDisabled,
         Obstacle::BeingWritten(Vec::new()),
         Obstacle::InUse(Vec::new()),
-        Obstacle::Kept([Holder { pid: 1234, name: "server".into() }], Keeps::LockedOrBusy),
+        Obstacle::Kept([Holder { pid: 1234, name: "server".into() }], Keeps::Unknown),
         Obstacle::Stays,
         Obstacle::NoLargeFolios("overlay".into()),
         Obstacle::Fragmented,

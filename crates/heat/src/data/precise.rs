@@ -246,6 +246,12 @@ mod tests {
             };
         }
         let data = watch.finish(&areas).expect("samples");
+        // Such an event is found and opened, too: PERF_TYPE_SOFTWARE, and cnt_ctl as the bit that makes it page faults.
+        let files = [("ibs_op/type", "1"), ("ibs_op/format/cnt_ctl", "config:1")];
+        drop(
+            Watch::start(sys(&files).path(), process, || Ok(Vec::new()), PageSize::MB2)
+                .expect("it is opened"),
+        );
         let spans = data.spans.expect("spans");
         assert_eq!((data.method, spans.resident), (Some(Method::PreciseAddresses), 14));
         assert!((1..=7).contains(&spans.touched) && spans.hot <= spans.touched, "{data:?}");

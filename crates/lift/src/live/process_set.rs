@@ -463,7 +463,8 @@ impl ProcessSet {
         member.state = State::Refused { again: Instant::now() + pause };
         member.told.is_unclear = true;
         member.refusals = member.refusals.saturating_add(1);
-        member.refusals == 1 && Process::new(pid).stat().is_ok_and(|stat| !stat.has_ended())
+        let is_there = |stat: Stat| !stat.has_ended() && !stat.is_exiting();
+        member.refusals == 1 && Process::new(pid).stat().is_ok_and(is_there)
     }
 
     /// Records CPU time that a lift of `pid` took.

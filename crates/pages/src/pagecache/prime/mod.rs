@@ -171,13 +171,14 @@ impl<'a> Job<'a> {
         }
         // A data file may change all the time. Its pages were found huge after that.
         let changed = self.headers.is_some() && cache::stamp(self.file) != before;
-        let len = self.file.metadata().map_or(0, |meta| meta.len());
+        // The last base page may be a part of one.
+        let len = self.file.metadata().map_or(0, |meta| meta.len().next_multiple_of(self.base.bytes()));
         let mut fates = fates.into_iter();
         let mut huge_pages = Vec::new();
         let segments = self.candidates.iter().map(|candidate| {
             let mut segment = SegmentReport::new(candidate, self.page);
             for (offset, fate) in candidate.pages(self.page).zip(fates.by_ref()) {
-                let is_cut_off = offset + self.page.bytes() > len;
+                let is_cut_off = self.headers.is_none() && offset + self.page.bytes() > len;
                 let fate = fate.or_else(|| (changed || is_cut_off).then_some(Obstacle::Changed));
                 huge_pages.extend(fate.is_none().then_some(offset));
                 segment.book(self.page.bytes(), fate);
