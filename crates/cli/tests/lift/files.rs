@@ -137,13 +137,20 @@ fn unfit() -> Option<String> {
     text.contains("no-large-folios").then(|| format!("no huge pages from the file system: {text}"))
 }
 
+/// Skips a test where nothing can be huge, or not by this user.
+macro_rules! need_fit {
+    () => {
+        need_root!();
+        if let Some(why) = unfit() {
+            skip!("{why}");
+        }
+    };
+}
+
 /// Runs the kinds of use of which all becomes huge while the process goes on.
 #[test]
 fn issue_32_1_files_in_use_become_huge_for_the_process_that_uses_them() {
-    need_root!();
-    if let Some(why) = unfit() {
-        skip!("{why}");
-    }
+    need_fit!();
     for kind in ["shared", "private", "writes"] {
         let data = Data::new();
         let mut user = User::new(kind, &data.path);
@@ -168,10 +175,7 @@ fn issue_32_1_files_in_use_become_huge_for_the_process_that_uses_them() {
 /// Pages that are touched all the time may stay small, and the report says so. No byte is wrong.
 #[test]
 fn issue_32_1_files_that_are_touched_all_the_time_stay_right() {
-    need_root!();
-    if let Some(why) = unfit() {
-        skip!("{why}");
-    }
+    need_fit!();
     let data = Data::new();
     let mut user = User::new("busy", &data.path);
     for _ in 0..3 {
@@ -185,10 +189,7 @@ fn issue_32_1_files_that_are_touched_all_the_time_stay_right() {
 
 #[test]
 fn issue_32_1_files_that_cannot_be_huge_for_a_process_are_named() {
-    need_root!();
-    if let Some(why) = unfit() {
-        skip!("{why}");
-    }
+    need_fit!();
     // It keeps what it maps. The command that has just failed is not advised.
     for (kind, says) in [
         ("written", "has a private mapping of it that it may write to"),
@@ -213,7 +214,8 @@ fn issue_32_1_files_that_cannot_be_huge_for_a_process_are_named() {
     // The file becomes huge, and this mapping does not.
     let data = Data::new();
     let user = User::new("misplaced", &data.path);
-    let (_, said) = attached(&user, &data.path, &[]);
+    let (file, said) = attached(&user, &data.path, &[]);
+    assert!(file.to_string().contains("which maps it where no huge page fits"), "{file:#}");
     let line = said.lines().find(|line| line.contains(data.path.to_str().expect("UTF-8")));
     assert!(line.is_some_and(|line| line.contains("address and file offset differ modulo 2 MB")), "{said}");
     assert_eq!(user.huge(), 0);
@@ -224,10 +226,7 @@ fn issue_32_1_files_that_cannot_be_huge_for_a_process_are_named() {
 /// Files that are excluded, or not named where some are, stay as they are.
 #[test]
 fn issue_32_1_files_are_chosen_by_their_names() {
-    need_root!();
-    if let Some(why) = unfit() {
-        skip!("{why}");
-    }
+    need_fit!();
     let data = Data::new();
     let user = User::new("shared", &data.path);
     let path = data.path.to_str().expect("UTF-8");
@@ -244,10 +243,7 @@ fn issue_32_1_files_are_chosen_by_their_names() {
 /// hugelift is killed while files come onto huge pages: no byte of the file or of the process is wrong, and the next one does it.
 #[test]
 fn issue_32_1_hugelift_is_killed_while_it_brings_files_onto_huge_pages() {
-    need_root!();
-    if let Some(why) = unfit() {
-        skip!("{why}");
-    }
+    need_fit!();
     let data = Data::new();
     let before = fs::read(&data.path).expect("read");
     let mut user = User::new("writes", &data.path);

@@ -114,7 +114,7 @@ fn issue_31_7_each_part_is_on_huge_pages_in_one_period_of_each_pair() {
 /// Of four parts one has an effect: the constants, which are more than the TLB holds on small pages. In 20 experiments its effect is
 /// found, and no other: an interval of 95 % may call one of the others in one of 20, and five of 20 come by chance in 1 of 390.
 #[test]
-#[ignore = "long: 20 experiments, of which each takes 15 s"]
+#[ignore = "long: 20 experiments, which take seven minutes on a quiet machine"]
 fn issue_31_7_the_part_in_use_is_found_and_no_other() {
     need_root!();
     let world = World::of(32);
