@@ -2,7 +2,8 @@
 //! A file that is complete before it has a name.
 //!
 //! Where the file system can, the file has no name at all while it is written (open(2), `O_TMPFILE`): nothing is left
-//! of it if the process is killed. Elsewhere it has a name of its own, and is removed when it is dropped.
+//! of it if the process is killed. Elsewhere it has a name of its own, and is removed when it is dropped. It has one for a
+//! moment too if it replaces another file, as link(2) replaces none.
 
 pub use crate::io::open::own_path;
 
@@ -84,7 +85,15 @@ impl Temporary {
     ///
     /// # Errors
     /// fsync(2), linkat(2), renameat(2), or that another file has its name.
-    pub fn publish(self, place: &Entry) -> io::Result<()> {
+    pub fn publish(mut self, place: &Entry) -> io::Result<()> {
+        self.file.sync_all()?;
+        if self.named.is_none() {
+            match place.link(&self.file) {
+                Ok(()) => return place.sync_directory(),
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(e) => return Err(e),
+            }
+        }
         self.publish_by(place, |named| named.rename(place))
     }
 
@@ -92,13 +101,13 @@ impl Temporary {
     ///
     /// # Errors
     /// As [`Temporary::publish`]; `ESTALE` if another file has taken the name, which that file then keeps.
-    pub fn publish_for(self, old: &Metadata, place: &Entry) -> io::Result<()> {
+    pub fn publish_for(mut self, old: &Metadata, place: &Entry) -> io::Result<()> {
+        self.file.sync_all()?;
         self.publish_by(place, |named| named.take_place_of(old, place))
     }
 
-    fn publish_by(mut self, place: &Entry, rename: impl FnOnce(&Entry) -> io::Result<()>) -> io::Result<()> {
-        self.file.sync_all()?;
-        // link(2) replaces no file, so the new one needs a name before it can be renamed.
+    /// Renames it, for which it needs a name first.
+    fn publish_by(&mut self, place: &Entry, rename: impl FnOnce(&Entry) -> io::Result<()>) -> io::Result<()> {
         let named = self.name()?;
         if !named.is(&self.file.metadata()?) {
             return Err(Errno::ESTALE.into());
@@ -141,6 +150,7 @@ fn with_new_name<T>(place: &Entry, mut make: impl FnMut(&Entry) -> io::Result<T>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
     use std::fs;
     use std::io::Write as _;
     use std::path::Path;
@@ -159,8 +169,13 @@ mod tests {
         }
         new.file().write_all(b"whole").unwrap();
         assert_eq!(names(folder.path()), Vec::<OsString>::new());
+        let events = Inotify::init(InitFlags::IN_NONBLOCK).unwrap();
+        events.add_watch(folder.path(), AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVE).unwrap();
         new.publish(&place).unwrap();
-        assert_eq!(names(folder.path()), ["out"]);
+        // It had no other name even for a moment, in which the process could have been killed.
+        let events: Vec<_> =
+            events.read_events().unwrap().into_iter().filter_map(|event| event.name).collect();
+        assert_eq!((events, names(folder.path())), (vec!["out".into()], vec!["out".into()]));
         assert_eq!(fs::read(folder.path().join("out")).unwrap(), b"whole");
     }
 
