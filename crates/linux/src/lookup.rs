@@ -7,7 +7,8 @@
 use crate::io::open;
 use crate::io::read::read_head;
 use crate::script::interpreter;
-use hugelift_core::printable::{Untrusted, quoted};
+use hugelift_core::elf::Headers;
+use hugelift_core::printable::{Escape as _, Untrusted, quoted};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -16,12 +17,22 @@ use std::path::{Path, PathBuf};
 
 /// Why a program could not be started, with env(1)'s exit status.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot execute '{program}': {source}{}", words_in_one(program))]
+#[error("cannot execute '{program}': {source}{}", hint(program, source))]
 pub struct ExecError {
     /// The program, as the user named it.
     pub program: Untrusted,
     /// The kernel's answer.
     pub source: io::Error,
+}
+
+/// Returns what else is to be said: the program is there without its interpreter, or its name is a whole command line.
+fn hint(program: &Path, source: &io::Error) -> String {
+    let is_absent = source.raw_os_error() == Some(libc::ENOENT);
+    let mut files = Lookup::new(program.as_os_str()).files.take_while(|_| is_absent);
+    match files.find_map(|file| lacking(&file)) {
+        Some(path) => format!("; the file is there, but its interpreter {} is not", path.escaped()),
+        None => words_in_one(program),
+    }
 }
 
 /// Returns what helps if a name is a whole command line.
@@ -127,7 +138,7 @@ pub fn resolve(name: &OsStr) -> Result<PathBuf, ExecError> {
     loop {
         let file = lookup.next_promising()?;
         let denied = nix::unistd::eaccess(&file, nix::unistd::AccessFlags::X_OK).err().map(|e| e as i32);
-        match denied.or_else(|| lacks_interpreter(&file).then_some(libc::ENOENT)) {
+        match denied.or_else(|| lacking(&file).map(|_| libc::ENOENT)) {
             None => return Ok(file),
             Some(errno) => lookup.refuse(errno)?,
         }
@@ -148,15 +159,24 @@ fn foresee(file: &Path) -> Option<i32> {
     }
 }
 
-/// Returns whether `file` is a script without its interpreter.
-fn lacks_interpreter(file: &Path) -> bool {
-    let head = open::regular(file).and_then(|(file, _)| read_head(&file)).unwrap_or_default();
-    interpreter(&head).is_some_and(|path| foresee(&path) == Some(libc::ENOENT))
+/// Returns the interpreter of `file`, a script or an ELF program, if it does not exist.
+fn lacking(file: &Path) -> Option<PathBuf> {
+    let head = open::regular(file).and_then(|(file, _)| read_head(&file)).ok()?;
+    let loader = || {
+        let path = Headers::parse(&head).ok()?.interp?;
+        let start = usize::try_from(path.offset).ok()?;
+        let path = head.get(start..start.checked_add(usize::try_from(path.size).ok()?)?)?;
+        Some(PathBuf::from(OsStr::from_bytes(
+            path.split(|b| *b == 0).next().filter(|path| !path.is_empty())?,
+        )))
+    };
+    interpreter(&head).or_else(loader).filter(|path| foresee(path) == Some(libc::ENOENT))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn names_resolve_as_execvp_does() {
@@ -167,6 +187,29 @@ mod tests {
         assert_eq!(resolve(OsStr::new("/etc/passwd")).unwrap_err().status(), 126);
         assert_eq!(resolve(OsStr::new("/")).unwrap_err().status(), 126);
         assert_eq!(resolve(OsStr::new("/etc/passwd/x")).unwrap_err().status(), 126);
+    }
+
+    #[test]
+    fn an_interpreter_that_is_not_there_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = std::fs::read("/proc/self/exe").unwrap();
+        let Some(loader) = Headers::parse(&own).unwrap().interp else {
+            return println!("SKIP: this test program is static");
+        };
+        let mut moved = own.clone();
+        moved[loader.offset as usize..][..9].copy_from_slice(b"/no/such\0");
+        let script = b"#! /no/such -x\n".to_vec();
+        for (name, bytes) in [("elf", moved), ("script", script)] {
+            let path = folder.path().join(name);
+            std::fs::write(&path, bytes).unwrap();
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+            let error = resolve(path.as_os_str()).unwrap_err();
+            assert_eq!(error.status(), 127, "{name}");
+            let said = error.to_string();
+            assert!(said.ends_with("; the file is there, but its interpreter /no/such is not"), "{said}");
+        }
+        let said = resolve(OsStr::new("/no/such/program")).unwrap_err().to_string();
+        assert!(!said.contains("interpreter"), "{said}");
     }
 
     #[test]
