@@ -13,7 +13,7 @@ use hugelift_ledger::place::LEDGER;
 use hugelift_linux::io::console;
 use hugelift_service::answers::ask::ask;
 use hugelift_service::answers::status;
-use hugelift_service::machine::explain::{Explained, explain};
+use hugelift_service::machine::explain::{Explained, explain, unknown_names};
 use hugelift_service::{Source, daemon};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -112,6 +112,7 @@ struct StatusArgs {
 struct Checked<'a> {
     version: u32,
     rules: Vec<String>,
+    notes: &'a [String],
     processes: &'a [Explained],
 }
 
@@ -157,8 +158,10 @@ fn check(args: &CheckArgs) -> Result<Exit, Failure> {
         |one: &Explained| args.all || args.pid.is_some() || one.is_taken && one.code_bytes >= LEAST;
     processes.retain(is_shown);
     let rules: Vec<String> = policy.rules().iter().map(|rule| rule.name.clone()).collect();
+    let notes = unknown_names(&policy);
     if args.json {
-        console::print(&output::json(&Checked { version: VERSION, rules, processes: &processes })?)?;
+        let checked = Checked { version: VERSION, rules, notes: &notes, processes: &processes };
+        console::print(&output::json(&checked)?)?;
         return Ok(Exit::SUCCESS);
     }
     let mut text = match rules.len() {
@@ -166,6 +169,9 @@ fn check(args: &CheckArgs) -> Result<Exit, Failure> {
         1 => "the policy is in order; it has one rule\n".into(),
         count => format!("the policy is in order; it has {count} rules\n"),
     };
+    for note in &notes {
+        text += &format!("{note}\n");
+    }
     for one in &processes {
         text += &format!("{}\n", one.line());
         if args.pid.is_some() {

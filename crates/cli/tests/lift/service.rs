@@ -312,6 +312,16 @@ fn issue_33_3_a_policy_is_checked() {
         assert!(outcome.end == End::Code(125) && outcome.stderr.contains(says), "{outcome:?}");
         assert_eq!(outcome.stderr.lines().count(), 1, "{outcome:?}");
     }
+    // Users and a group that the machine does not have are named; a pattern and a number need no user.
+    place.write(
+        "[keep]\nprograms = [\"sh\"]\ngroup = \"no-such-group\"\n\
+         [[rule]]\nname = \"web\"\nuser = [\"root\", \"no-such-user\", \"www*\", \"4999\"]\ndo = []\n",
+    );
+    let outcome = check(&[]);
+    let said: Vec<&str> = outcome.stdout.lines().filter(|line| line.contains("no-such-")).collect();
+    assert_eq!((outcome.end, said.len()), (End::Code(0), 2), "{outcome:?}");
+    assert!(said[0].contains("line 4: rule web: /etc/passwd has no user 'no-such-user'"), "{said:?}");
+    assert!(said[1].starts_with("keep: group: there is no group 'no-such-group'"), "{said:?}");
     let mode = |mode| {
         fs::set_permissions(place.path("service.toml"), std::os::unix::fs::PermissionsExt::from_mode(mode))
     };

@@ -172,6 +172,11 @@ impl Conditions {
         }
     }
 
+    /// Returns the users that the conditions name and that do not exist.
+    pub fn unknown_users(&self, is_known: impl Fn(&str) -> bool) -> impl Iterator<Item = &str> {
+        self.user.iter().flat_map(move |users| users.unknown(&is_known).collect::<Vec<_>>())
+    }
+
     /// Returns whether nothing is asked for but whose process it is.
     pub fn take_all(&self) -> bool {
         let asks = |condition: &Condition| self.asks(*condition).is_some();

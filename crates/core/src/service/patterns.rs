@@ -198,6 +198,14 @@ impl Users {
     pub fn hold(&self, uid: u32, name: Option<&str>) -> bool {
         self.uids.contains(&uid) || name.is_some_and(|name| self.names.is_match(name))
     }
+
+    /// Returns the names that stand for one user each, and that no user has.
+    pub fn unknown(&self, is_known: impl Fn(&str) -> bool) -> impl Iterator<Item = &str> {
+        let is_plain = |name: &str| !name.contains(['*', '?', '[', '{', '\\']);
+        let is_number = |name: &str| name.bytes().all(|b| b.is_ascii_digit());
+        let all = self.written.0.iter().map(String::as_str);
+        all.filter(move |name| is_plain(name) && !is_number(name) && !is_known(name))
+    }
 }
 
 /// Reads the number of a user. The largest one stands for no user (chown(2)).

@@ -2,12 +2,14 @@
 //! Which rule of a policy takes which process that runs, and why: `hugelift service check`.
 
 use crate::machine::surroundings::Surroundings;
+use crate::machine::users::Users;
 use crate::machine::watched::facts;
 use hugelift_core::addr::human_bytes;
 use hugelift_core::printable::Untrusted;
 use hugelift_core::service::policy::{Policy, Taker};
 use hugelift_linux::proc::census::{Known, Reader};
 use hugelift_linux::proc::procfs::Process;
+use nix::unistd::Group;
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -77,6 +79,32 @@ pub fn explain(policy: &Policy, pid: Option<u32>, pods: Option<PathBuf>) -> Resu
         Some(pid) => Err(format!("process {pid} is a thread of the kernel, has ended, or may not be read")),
         None => Ok(all),
     }
+}
+
+/// Returns a line for each user and group that the policy names and that this machine does not have.
+pub fn unknown_names(policy: &Policy) -> Vec<String> {
+    let users = Users::read();
+    let mut notes = Vec::new();
+    for rule in policy.rules() {
+        notes
+            .extend(rule.conditions.unknown_users(|name| users.has(name)).map(Untrusted::from).map(|name| {
+            format!(
+                "{}: rule {}: /etc/passwd has no user '{name}', so the rule takes no process of that user. \
+                 If another directory has the user, write the number that `id -u {name}` prints",
+                rule.place, rule.name
+            )
+        }));
+    }
+    let group = policy.keep.as_ref().and_then(|keep| keep.group.as_deref());
+    notes
+        .extend(group.filter(|name| !matches!(Group::from_name(name), Ok(Some(_)))).map(Untrusted::from).map(
+        |name| {
+            format!(
+                "keep: group: there is no group '{name}', so only the daemon's own user may ask for its state"
+            )
+        },
+    ));
+    notes
 }
 
 fn of(

@@ -33,6 +33,11 @@ impl Users {
     pub fn name(&self, uid: u32) -> Option<&str> {
         self.0.get(&uid).map(String::as_str)
     }
+
+    /// Returns whether a user has this name.
+    pub fn has(&self, name: &str) -> bool {
+        self.0.values().any(|known| known == name)
+    }
 }
 
 #[cfg(test)]
@@ -45,5 +50,6 @@ mod tests {
             "root:x:0:0:root:/root:/bin/sh\ntoor:x:0:0::/:\n\n:x:5:5\nbad\nm:x:998:998\nx:y:z\n",
         );
         assert_eq!([users.name(0), users.name(998), users.name(5)], [Some("root"), Some("m"), None]);
+        assert_eq!(["m", "bad"].map(|name| users.has(name)), [true, false]);
     }
 }
