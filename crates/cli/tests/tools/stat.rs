@@ -411,7 +411,11 @@ fn files_that_hold_no_counts() {
     for cut in [0, 1, good.len() / 2, good.len() - 2] {
         assert!(try_it(&good[..cut]).contains("does not hold counts"), "{cut}");
     }
-    assert!(try_it(&good.replace("5000000", "-5")).contains("does not hold counts"));
+    let negative = try_it(&good.replace("5000000", "-5"));
+    assert!(
+        negative.contains("does not hold counts") && negative.contains("a count is a number"),
+        "{negative}"
+    );
     assert!(
         try_it(&good.replace("ex_ret_instr", "INST_RETIRED"))
             .contains("AMD Zen 4 has no event 'INST_RETIRED'")

@@ -25,7 +25,7 @@ pub struct Given {
 
 /// The count of one event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "a count is a number, or {\"value\", \"enabled_ns\", \"running_ns\"}")]
 pub enum Value {
     /// Counted all the time.
     Whole(u64),
