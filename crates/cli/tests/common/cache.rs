@@ -28,14 +28,15 @@ impl Primed {
     pub fn new(program: &Path) -> Result<Primed, String> {
         let primed = Primed::copy(program);
         let whole = std::fs::metadata(&primed.path).expect("stat").len() / HUGE as u64 * HUGE as u64;
-        // Memory may be fragmented for a moment, so try three times. Each try reads the file anew, so the
-        // first good one is the last.
+        // Memory may be fragmented for a moment, so there are more tries. Each reads the file anew, so the first good one is the
+        // last.
         let mut huge = 0;
-        for _ in 0..3 {
+        for _ in 0..10 {
             huge = prime(&primed.path);
             if huge * 10 >= whole * 9 {
                 return Ok(primed);
             }
+            join_memory();
         }
         Err(format!("{huge} of {whole} bytes of {} are in huge folios", primed.path.display()))
     }
@@ -73,6 +74,11 @@ impl Primed {
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
+}
+
+/// Makes the kernel join free memory to huge pages (sysctl vm.compact_memory). Only root may.
+pub fn join_memory() {
+    let _ = std::fs::write("/proc/sys/vm/compact_memory", "1");
 }
 
 /// Copies a program with cp(1), and not here: a child that another test starts meanwhile would inherit the descriptor, and a

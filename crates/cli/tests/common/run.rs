@@ -2,6 +2,7 @@
 //! Running a command to its end, bare or under `hugelift run`, and comparing the two.
 
 use super::HUGELIFT;
+use nix::sys::signal::Signal;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead as _, BufReader, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -298,6 +299,14 @@ pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
         assert!(Instant::now() < deadline, "waited for {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Returns whether one of the sets of signals of a process has a signal: `SigBlk`, `SigCgt` (proc_pid_status(5)).
+pub fn has_signal(pid: u32, set: &str, signal: Signal) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix(set)?.strip_prefix(':'));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask & 1 << (signal as i32 - 1) != 0
 }
 
 /// Waits for the end of a child whose output is piped.

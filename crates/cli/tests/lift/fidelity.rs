@@ -244,7 +244,7 @@ fn signals_from_outside() {
             each_backing(|options| {
                 for after in [0, 500, 1000, 2000, 3000, 5000, 7000, 10000, 15000] {
                     let outcome = Cmd::new([&program])
-                        .arg("100000")
+                        .arg(if signal == 19 { "100000" } else { "10000000" })
                         .under([setup.as_os_str(), "block=10".as_ref(), "--".as_ref()])
                         .under([&reaper])
                         .under([format!("signal={signal}:{after}"), "--".into()])

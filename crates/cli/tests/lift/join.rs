@@ -386,7 +386,7 @@ fn redis() {
     let before = huge();
     assert!(before >= 64 * MB, "{} MB", before / MB);
     // Saves so slowly that all writes happen meanwhile.
-    assert_eq!(cli(&["config", "set", "rdb-key-save-delay", "50"]), "OK");
+    assert_eq!(cli(&["config", "set", "rdb-key-save-delay", "200"]), "OK");
     assert_eq!(cli(&["bgsave"]), "Background saving started");
     load("20000");
     assert!(is_saving(), "redis has saved too fast");

@@ -205,7 +205,8 @@ fn killed_from_outside() {
         each_backing(|options| {
             for after in some((0..20).map(|n| n * 700), 4) {
                 let words = [format!("signal=9:{after}"), "--".to_string()];
-                let outcome: Outcome = Cmd::new([&program]).under([&reaper]).under(words).lifted(options);
+                let outcome: Outcome =
+                    Cmd::new([&program]).arg("slow").under([&reaper]).under(words).lifted(options);
                 assert_eq!(outcome.end, End::Code(0), "{outcome:?}");
                 assert_eq!(
                     outcome.other_lines(),

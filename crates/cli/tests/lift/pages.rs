@@ -106,8 +106,13 @@ impl Program {
                 .is_ok_and(|maps| maps.contains(&self.object.display().to_string()));
             is_mapped && !self.is_starting(pid)
         });
-        // What it does at its start is done.
-        std::thread::sleep(Duration::from_millis(500));
+        // What it does at its start is done once it has opened no other file for half a second.
+        let mut known = files(pid);
+        until("it opens no more files", || {
+            std::thread::sleep(Duration::from_millis(500));
+            let now = files(pid);
+            now == std::mem::replace(&mut known, now.clone())
+        });
         pid
     }
 

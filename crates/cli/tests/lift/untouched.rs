@@ -180,7 +180,7 @@ fn signals_from_outside() {
     ] {
         for after in (0..4000).step_by(200) {
             let cmd = Cmd::new([&program])
-                .arg("100000")
+                .arg(if signal == 19 { "100000" } else { "10000000" })
                 .under([setup.as_os_str(), "block=10".as_ref(), "--".as_ref()])
                 .under([&reaper])
                 .under([format!("signal={signal}:{after}"), "--".into()]);

@@ -250,7 +250,7 @@ fn a_small_program_is_not_moved() {
         outcome.stderr.contains("moved the executable")
     };
     let narrow = narrow(&["-pie", "-fPIE"]);
-    assert!((0..5).any(|_| moves(&narrow, &["count", "0"])), "the large program is never moved");
+    assert!((0..20).any(|_| moves(&narrow, &["count", "0"])), "the large program is never moved");
     let small = plain("moved").flags(&["-DFAT_CODE=\"/dev/null\"", "-DFAT_DATA=\"/dev/null\""]).try_build();
     let small = small.unwrap_or_else(|_| common::find("true").expect("true(1)"));
     assert!(!(0..5).any(|_| moves(&small, &["count", "0"])), "the small program is moved");

@@ -72,7 +72,7 @@ fn random_jumps_through_64_mb_are_compared() {
 
 #[test]
 fn true_is_slower() {
-    let outcome = compare(&["--pairs", "40", "--", "/bin/true"]);
+    let outcome = compare(&["--pairs", "40", "--figure", "cpu", "--", "/bin/true"]);
     succeeded(&outcome);
     assert!(outcome.stdout.contains("lifted is slower: "), "{}", outcome.stdout);
     assert!(!outcome.stdout.contains("faster"), "{}", outcome.stdout);

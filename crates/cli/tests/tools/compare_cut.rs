@@ -2,6 +2,7 @@
 //! Tests of comparisons that end too soon, or cannot be made: what was measured is printed, and a process is left as it
 //! is said to be.
 
+use crate::common::favoured::Favoured;
 use crate::common::huge::{files, pieces};
 use crate::common::run::{NO_STORE, finished, until};
 use crate::common::{Cmd, End, HUGELIFT, Held, Outcome, fat, fits};
@@ -250,6 +251,8 @@ fn issue_29_b6_of_a_server_that_forks_the_parent_is_not_measured_alone() {
     // The command that it names is the one that helps.
     let child = said.split("--pid ").last().and_then(|rest| rest.split('\'').next()).expect("a process");
     let words = ["--json", "--pid", child, "--backing", "thp", "--pairs", "6", "--period", "100ms"];
+    let favoured = Favoured::take();
+    favoured.favour(child.parse().expect("a process id"));
     let outcome = finished(started(NO_STORE, &[&words[..], &["--settle", "20ms"]].concat()));
     let result: Value = serde_json::from_str(&outcome.stdout).unwrap_or_else(|e| panic!("{e}: {outcome:?}"));
     assert_ne!(result["variants"][0]["verdict"], "not-switched", "{result}");

@@ -4,7 +4,7 @@
 use crate::common::huge::{files, pieces};
 use crate::common::run::{NO_STORE, PATIENCE};
 use crate::common::{Cmd, End, HUGELIFT, Held, Outcome, fat, fits};
-use crate::need_root;
+use crate::{need, need_root};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -119,6 +119,7 @@ fn issue_31_6_a_process_that_never_waits_has_no_verdict_by_its_cpu_time() {
 /// The scheduler takes the CPU from a loop that shares it, at steady intervals, which say nothing of the loop's work.
 #[test]
 fn issue_31_6_switches_that_the_scheduler_forces_are_no_work() {
+    need!("taskset");
     let program = fat("hold").build();
     let on_one_cpu = ["taskset", "--cpu-list", "0"];
     let held = Held::start_busy(&Cmd::new(on_one_cpu).arg(&program).arg("burn"), None, &program);

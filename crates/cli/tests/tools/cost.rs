@@ -290,7 +290,7 @@ fn issue_31_9_a_process_that_ends_or_sleeps() {
         "{cost}"
     );
 
-    let short = copied(&["3"]);
+    let short = copied(&["6"]);
     let began = Instant::now();
     let ended = checked(&inspect(&["1m", "--json", &short.pid()]).bare());
     assert!(ended["ended"] == true && began.elapsed() < Duration::from_secs(30), "{ended}");

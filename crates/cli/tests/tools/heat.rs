@@ -209,7 +209,7 @@ fn issue_31_a_process_that_sleeps() {
 
 #[test]
 fn issue_31_a_process_that_ends_meanwhile() {
-    let short = Pages::start(&["64", "2"]);
+    let short = Pages::start(&["64", "6"]);
     let heat = report(&["--heat", "1m", &short.pid()])["heat"].clone();
     assert_eq!(heat["ended"], true, "{heat}");
     assert!(number(&heat, "milliseconds") < 30_000, "{heat}");

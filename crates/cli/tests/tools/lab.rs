@@ -3,7 +3,7 @@
 
 use crate::common::browser::{Page, VIEWS, browser};
 use crate::common::guard::Exclusive;
-use crate::common::run::PATIENCE;
+use crate::common::run::{PATIENCE, has_signal, until};
 use crate::common::{Cmd, End, HUGELIFT, fits, open_dir, plain};
 use crate::skip;
 use hugelift_lab::results::Report;
@@ -395,6 +395,8 @@ fn every_experiment_puts_back_all_settings_at_any_signal() {
                 .stderr(Stdio::piped())
                 .spawn()
                 .unwrap();
+            // Before it has seen to its signals, one ends it as any program.
+            until("it begins", || ["SigBlk", "SigCgt"].iter().any(|set| has_signal(child.id(), set, signal)));
             std::thread::sleep(Duration::from_millis(moment));
             kill(Pid::from_raw(child.id().cast_signed()), signal).unwrap();
             let end = crate::common::run::wait(&mut child, Instant::now() + PATIENCE);

@@ -197,6 +197,12 @@ fn a_file_in_use_keeps_the_pages_in_use() {
 #[test]
 fn issue_29_c13_a_page_that_a_lift_leaves_small_has_its_reason() {
     needs_large_folios!();
+    // The kernel may split a huge page of the file meanwhile, to join memory for another test. Then nothing is shown.
+    assert!((0..5).any(|_| one_page_stays_small()), "the kernel has split pages of the file five times");
+}
+
+/// Returns whether the kernel has left the page cache of the file as it was primed.
+fn one_page_stays_small() -> bool {
     let dir = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a temporary directory");
     let file = Fresh { path: dir.path().join("victim"), dir };
     copy(&fat("hot").flags(&["-no-pie", "-fno-pie"]).build(), &file.path);
@@ -205,28 +211,36 @@ fn issue_29_c13_a_page_that_a_lift_leaves_small_has_its_reason() {
     assert_eq!(obstacles(&primed["files"][0]), [("in-use".to_string(), HUGE)], "{primed:#}");
     let held = Held::start(&Cmd::new([&file.path]).args(["wait"]), None, &file.path);
     let pid = held.pid().to_string();
+    let is_as_primed =
+        || prime(&["--check", file.name()]).1["files"][0]["huge_bytes"] == primed["files"][0]["huge_bytes"];
     for lifts in [false, true] {
         if lifts {
             let attach = Cmd::new([HUGELIFT, "attach", "--whole", &pid]).bare();
             let [huge, whole] =
                 ["huge_bytes", "whole_bytes"].map(|name| primed["files"][0][name].as_u64().unwrap() >> 20);
-            assert!(
-                attach.stdout.contains(&format!("text {huge} MB of {whole} MB on huge pages")),
-                "{attach:?}"
-            );
+            let is_said = attach.stdout.contains(&format!("text {huge} MB of {whole} MB on huge pages"));
+            if !is_said && !is_as_primed() {
+                return false;
+            }
+            assert!(is_said, "{attach:?}");
         }
         let inspect = Cmd::new([HUGELIFT, "inspect", "--json", &pid]).bare();
         let report: Value = serde_json::from_str(&inspect.stdout).unwrap();
         let parts = report["objects"].as_array().unwrap().iter().flat_map(|o| o["parts"].as_array().unwrap());
         let skips = parts.filter(|p| p["part"] == "text").flat_map(|p| p["skips"].as_array().unwrap());
         let small: Vec<&Value> = skips.filter(|skip| skip["reason"] == "small-folios").collect();
-        assert!(small.len() == 1 && small[0]["bytes"] == HUGE, "{report:#}");
+        let is_one = small.len() == 1 && small[0]["bytes"] == HUGE;
+        if !is_one && !is_as_primed() {
+            return false;
+        }
+        assert!(is_one, "{report:#}");
         let hint = small[0]["hint"].as_str().unwrap();
         assert!(hint.starts_with("hugelift prime ") && !hint.contains("auto"), "{hint}");
         let could = |text: &str| text.contains("could be lifted");
         let doctor = Cmd::new([HUGELIFT, "doctor", "--pid", &pid]).bare();
         assert!(!lifts || !could(&inspect.stdout) && !could(&doctor.stdout), "{inspect:?} {doctor:?}");
     }
+    true
 }
 
 #[test]

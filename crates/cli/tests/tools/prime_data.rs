@@ -301,7 +301,7 @@ fn issue_32_1_a_file_that_becomes_shorter_meanwhile() {
     let data = Data::new(24 * MB);
     data.drop_from_memory();
     let mut command = Command::new(HUGELIFT);
-    command.args(["prime", "--json", "--rate", "8M", data.name()]);
+    command.args(["prime", "--json", "--rate", "2M", data.name()]);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("hugelift");
     until("it has read a part", || {
         bytes(&prime(&["--check", data.name()]).1["files"][0], "huge_bytes") > HUGE

@@ -220,8 +220,11 @@ fn what_is_replaced_is_primed_again() {
     assert_eq!(status["locked_bytes"].as_u64().unwrap(), daemon.locked());
     assert!(whole >= 4 * HUGE);
 
+    // It stands still, or it could prime the file before the check has begun.
+    daemon.signal(Signal::SIGSTOP);
     place.install();
     assert!(!place.is_huge(), "a fresh copy is huge before it is primed");
+    daemon.signal(Signal::SIGCONT);
     daemon.until("the second file", |status| is_done(status) && place.is_huge());
     // The old file is unmapped: its disk space is free.
     let deleted = format!("{} (deleted)", place.victim().display());
@@ -253,8 +256,9 @@ fn what_is_locked_stays_and_what_is_not_comes_back() {
     let place = place!();
     place.configure("interval = \"1h\"\nbudget = \"4M\"");
     let mut daemon = place.start();
-    let status = daemon.until("the first round", is_done);
-    assert_eq!((&status["locked_bytes"], daemon.locked()), (&(2 * HUGE).into(), 2 * HUGE), "{status:#}");
+    // While memory is short, as by other tests, the daemon locks nothing.
+    daemon.until("the first round", |status| is_done(status) && status["locked_bytes"] == 2 * HUGE);
+    assert_eq!(daemon.locked(), 2 * HUGE);
     evict(&place.victim());
     let left = place.huge_bytes();
     // What is not evicted is locked. The kernel may have split it, to compact memory for another test: SIGHUP mends that.
@@ -467,7 +471,8 @@ fn issue_32_1_a_data_file_is_kept() {
     fs::write(&data, &bytes).unwrap();
     place.write(&format!("files = [\"{}\"]", data.display()));
     let mut daemon = place.start();
-    let status = daemon.until("the data file", is_done);
+    let is_locked = |status: &Value| status["files"][0]["locked_bytes"] == 4 * HUGE;
+    let status = daemon.until("the data file", |status| is_done(status) && is_locked(status));
     let file = &status["files"][0];
     assert_eq!(
         (&file["path"], file["whole_bytes"].as_u64()),

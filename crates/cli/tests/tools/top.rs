@@ -206,16 +206,17 @@ fn issue_31_3_the_code_in_use_on_the_screen() {
         let before: String = line.chars().skip(end.saturating_sub(9)).take(9).collect();
         Some(before.trim().to_string())
     };
+    // 64 hot pages of 4 kB, their caller and what ran before. The first estimate, of few samples, may be farther off.
+    let is_right = |shown: &str| {
+        let size: Option<f64> = shown.strip_suffix(" kB").and_then(|size| size.parse().ok());
+        size.is_some_and(|size| (200.0..400.0).contains(&size))
+    };
     let text = screen.until("the code in use", |t| {
-        t.contains("code in use: ") || cell(t, busy.pid()).is_some_and(|c| c.ends_with("kB"))
+        t.contains("code in use: ") || cell(t, busy.pid()).is_some_and(|shown| is_right(&shown))
     });
     if text.contains("code in use: ") {
         skip!("{}", text.lines().next().unwrap_or_default());
     }
-    // 64 hot pages of 4 kB, their caller and what ran before.
-    let shown = cell(&text, busy.pid()).expect("its cell");
-    let size: f64 = shown.split(' ').next().and_then(|n| n.parse().ok()).expect("a number");
-    assert!((200.0..400.0).contains(&size), "{shown}: {text}");
     assert_eq!(cell(&text, asleep.pid()).as_deref(), Some("-"), "{text}");
     screen.press("q");
     assert_eq!(screen.end().0, End::Code(0));
@@ -296,4 +297,5 @@ fn issue_29_b9_the_suggestion_fits_the_user_and_the_process() {
     drop(held);
     screen.press("\x1b");
     screen.press("q");
+    assert_eq!(screen.end().0, End::Code(0));
 }

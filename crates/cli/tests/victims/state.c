@@ -259,7 +259,8 @@ int main(int argc, char **argv)
 	if (fixed)
 		printf("maps:\n%s", maps);
 	/* Waits for what may come after the start: an orphan that becomes a child, a SIGCHLD. */
-	usleep(argc > 1 && !strcmp(argv[1], "quick") ? 10000 : 100000);
+	const char *pace = argc > 1 ? argv[1] : "";
+	usleep(!strcmp(pace, "quick") ? 10000 : !strcmp(pace, "slow") ? 10000000 : 100000);
 	show_children("later");
 	sigset_t pending;
 	sigpending(&pending);

@@ -272,7 +272,8 @@ mod tests {
         let huge = thp_page().unwrap_or(PageSize::MB2);
         let write = |pattern| once(of(Pages::Small, 8, pattern), huge).expect("16 MB").phases[WRITE];
         let (sparse, dense) = (write(Pattern::OnePerHuge), write(Pattern::Every));
-        assert!(sparse.wall > 0.0 && sparse.wall < dense.wall, "{sparse:?} {dense:?}");
+        // The wall time of so short a phase depends on what else runs.
+        assert!(sparse.wall > 0.0 && dense.wall > 0.0, "{sparse:?} {dense:?}");
         assert!(sparse.cpu > 0.0 && sparse.cpu < dense.cpu, "{sparse:?} {dense:?}");
         let pages = 8.0 * (huge.bytes() / base_page().bytes()) as f64;
         // A page of the stack or of the program may be among them.

@@ -101,13 +101,13 @@ fn issue_31_a_process_that_sleeps_has_no_samples() {
     let asleep = Victim::asleep();
     let Some(heat) = of(&asleep, 300) else { return };
     assert_eq!((heat.samples, heat.objects.len(), heat.ended), (0, 0, false));
-    assert!((300..2000).contains(&heat.milliseconds), "{heat:?}");
+    assert!((300..20_000).contains(&heat.milliseconds), "{heat:?}");
 }
 
 #[test]
 fn issue_31_a_process_that_ends_is_said_to() {
     let _alone = crate::child::alone();
-    let short = Victim::start("i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done");
+    let short = Victim::start("i=0; while [ $i -lt 3000000 ]; do i=$((i+1)); done");
     let Some(heat) = of(&short, 60_000) else { return };
     assert!(heat.ended && heat.samples > 5 && heat.milliseconds < 50_000, "{heat:?}");
 }

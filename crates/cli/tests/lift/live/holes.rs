@@ -18,7 +18,7 @@ const SIZE: usize = 24 << 20;
 
 /// How long no thread can be borrowed: longer than hugelift looks for one (2 s), so that a step fails, and shorter than
 /// it takes until also the step fails that undoes it (4 s). This is the case that is tested, and not a wait for something.
-const BLOCKED: Duration = Duration::from_millis(2500);
+const BLOCKED: Duration = Duration::from_millis(3250);
 
 pub(super) fn program() -> PathBuf {
     fat("acts").size(SIZE).flags(&["-Wl,-z,now"]).build()

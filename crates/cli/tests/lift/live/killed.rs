@@ -70,7 +70,9 @@ fn helper_is_killed() {
         let pid = running.pid();
         let before = files(pid);
         let mut unfinished = 0;
-        for n in 0..kills {
+        let mut n = 0;
+        // Those that find nothing to do may all have ended before their time. Then there are more.
+        while n < kills || unfinished == 0 && n < 20 * kills {
             // Every fourth is a restore, so that there is something to lift again.
             let verb = if n % 4 == 3 { "restore" } else { "attach" };
             let cmd: Cmd = command(verb, &[pid]);
@@ -81,13 +83,14 @@ fn helper_is_killed() {
             end_group(&mut child);
             // Whatever it has done, the bytes are those of the file.
             assert_unchanged(pid, &segments(pid, &program));
+            n += 1;
         }
-        assert!(unfinished > 0, "{mode:?}: {unfinished} of {kills} were killed before their end");
+        assert!(unfinished > 0, "{mode:?}: none of {n} was killed before its end");
         done("restore", pid);
         let after = files(pid);
         assert!(before.iter().all(|line| after.contains(line)), "{mode:?}: {before:?} {after:?}");
         // A killed restore may leave the mapping that it was about to move.
-        assert!(after.len() - before.len() <= kills as usize / 4, "{mode:?}: {before:?} {after:?}");
+        assert!(after.len() - before.len() <= n as usize / 4, "{mode:?}: {before:?} {after:?}");
         // What the killed ones have left behind does not keep others from their work.
         done("attach", pid);
         assert!(assert_lifted(&segments(pid, &program), "thp", "at the end") >= 2);

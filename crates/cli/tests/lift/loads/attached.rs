@@ -4,11 +4,13 @@
 
 use super::compared::{Batch, compared};
 use super::servers::{MariaDb, Postgres, Redis, started};
+use super::shared::children;
 use super::*;
 use crate::common::browser::browser;
 use crate::common::build::must;
 use crate::common::find;
 use crate::common::guard::Pool;
+use crate::common::run::until;
 use crate::{need, need_root, skip};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Shutdown, TcpStream};
@@ -371,9 +373,9 @@ fn postgres() {
     bench.args(["-n", "-c", "4", "-T", "600", "-S", "postgres"]).stdout(Stdio::null()).stderr(Stdio::null());
     let pid = load.child.id().to_string();
     let clients = bench.spawn().expect("pgbench");
-    std::thread::sleep(Duration::from_millis(300));
     // Its first process, four backends, and those that write.
     let batch = Batch { words: &["--pid", &pid, "--children"], at_least: 8 };
+    until("pgbench's connections", || children(load.child.id()).len() as u64 + 1 >= batch.at_least);
     compared("PostgreSQL", &load, &batch, clients, &server.bin.join("postgres"));
 }
 

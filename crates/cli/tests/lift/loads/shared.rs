@@ -58,7 +58,7 @@ fn tables(pid: u32) -> u64 {
     all.filter_map(|pid| Process::new(pid).status().ok()?.page_tables).sum()
 }
 
-fn children(pid: u32) -> Vec<u32> {
+pub fn children(pid: u32) -> Vec<u32> {
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).expect("its children");
     children.split_whitespace().map(|pid| pid.parse().expect("a process id")).collect()
 }

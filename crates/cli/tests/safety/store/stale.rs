@@ -10,8 +10,9 @@ use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 use std::ffi::c_void;
 use std::num::NonZeroUsize;
 use std::os::unix::fs::{FileExt, MetadataExt, chown};
+use std::path::Path;
 use std::ptr::NonNull;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 /// After this time a file counts as settled: a later change gives it another time.
 const SETTLED: Duration = Duration::from_secs(5);
@@ -234,15 +235,21 @@ fn a_file_that_has_settled_is_known_by_its_times() {
     need!("mkfs.ext4");
     with_own_mounts(|| {
         let dir = open_dir(&[]);
-        let path = program(&image(dir.path(), "ext4"), "program");
-        let shelf = Shelf::new();
-        let cmd = shelf.cmd([&path]);
-        let start = |what: &str| {
-            assert_same(&cmd.lifted(&SHARED), what);
+        let at = image(dir.path(), "ext4");
+        let start = |shelf: &Shelf, path: &Path, what: &str| {
+            assert_same(&shelf.cmd([path]).lifted(&SHARED), what);
             shelf.record()["evidence"].as_str().expect("a word").to_string()
         };
         // The copy is as new as the file: the clock of the file system is coarser than ours.
-        assert_eq!(start("just written"), "bytes");
+        let written = (0..5).find_map(|n| {
+            let (path, shelf, began) = (program(&at, format!("program{n}")), Shelf::new(), Instant::now());
+            let evidence = start(&shelf, &path, "just written");
+            // On a busy machine the start may come when the file has settled.
+            (evidence == "bytes" || began.elapsed() < SETTLED / 2).then_some((path, shelf, evidence))
+        });
+        let (path, shelf, evidence) = written.expect("no start of five was soon enough");
+        assert_eq!(evidence, "bytes");
+        let start = |what: &str| start(&shelf, &path, what);
         std::thread::sleep(SETTLED);
         let entry = shelf.entries()[0]["files"].clone();
         assert_eq!(start("settled"), "times");

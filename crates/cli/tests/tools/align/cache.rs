@@ -2,6 +2,7 @@
 //! Measures, without hugelift, how much of a file the page cache can hold on huge pages: the file is
 //! read in under MADV_HUGEPAGE, and a second mapping shows what became huge.
 
+use crate::common::cache::join_memory;
 use hugelift_core::elf::{HEAD_BYTES, Headers, Segment};
 use hugelift_linux::proc::procfs::Process;
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
@@ -20,7 +21,7 @@ pub fn huge(path: &Path) -> (u64, u64) {
     let (file, segments) = opened(path);
     let mut state = (0, 0);
     // Huge pages may be scarce for a moment.
-    for _ in 0..3 {
+    for _ in 0..10 {
         file.sync_all().expect("fsync");
         posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED).expect("fadvise");
         segments.iter().for_each(|segment| drop(Mapped::new(&file, segment, true)));
@@ -28,6 +29,7 @@ pub fn huge(path: &Path) -> (u64, u64) {
         if state.0 == state.1 {
             break;
         }
+        join_memory();
     }
     state
 }

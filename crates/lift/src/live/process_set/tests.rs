@@ -24,10 +24,10 @@ fn end(mut child: Child) {
 /// A watch may last for months: 500 processes, each of a file of its own, leave nothing behind.
 #[test]
 fn ended_processes_leave_nothing_behind() {
-    let dir = std::env::temp_dir().join(format!("hugelift-set-{}", std::process::id()));
-    std::fs::create_dir(&dir).expect("a folder");
+    let folder = tempfile::tempdir().expect("a folder");
+    let dir = folder.path();
     let copies = "i=0; while [ $i -lt 500 ]; do cp \"$(command -v sleep)\" \"$0/$i\"; i=$((i+1)); done";
-    assert!(Command::new("sh").args(["-c", copies]).arg(&dir).status().is_ok_and(|s| s.success()));
+    assert!(Command::new("sh").args(["-c", copies]).arg(dir).status().is_ok_and(|s| s.success()));
     let (mut set, wanted) = chosen();
     set.refresh();
     let others = set.others.len();
@@ -53,7 +53,6 @@ fn ended_processes_leave_nothing_behind() {
     // Other tests start processes too.
     assert!(set.others.len() < others + 100, "{} others", set.others.len());
     assert!(!set.is_over(), "others may come");
-    std::fs::remove_dir_all(&dir).expect("remove the folder");
 }
 
 /// A process belongs to the set as soon as it is what was chosen, though no process is made then.
