@@ -103,10 +103,11 @@ pub enum PartChoice {
     Anon,
     /// Shared memory, for all processes that share it: collapsed while it runs
     Shm,
-    /// Code that the program makes while it runs (a JIT compiler's): collapsed while it runs. Not among all
+    /// Code that the program generates while it runs (a JIT compiler's): collapsed while it runs. 'all' does not include
+    /// it
     Jit,
-    /// The files that it has mapped, code and data, for all processes: brought onto huge pages of the page cache as by prime
-    /// --pid. With attach alone. Not among all
+    /// The files that it has mapped, code and data, for all processes: put on huge pages of the page cache, as prime --pid
+    /// does. Only attach takes this part, and 'all' does not include it
     Files,
     /// All of these but jit and files
     All,
@@ -171,7 +172,11 @@ const SPAN: &Words<SpanChoice> = &[
         "Also the first and the last, which reach over unmapped space and neighbours of the same protection",
         SpanChoice::Outer,
     ),
-    ("auto", "Of these, those that are at least half full and not shared by processes", SpanChoice::Auto),
+    (
+        "auto",
+        "As outer, but only pages that are at least half full and that no processes share",
+        SpanChoice::Auto,
+    ),
 ];
 
 /// The options for what to lift, and onto what.
@@ -202,7 +207,7 @@ pub struct PolicyArgs {
     pub numa: Option<Numa>,
 
     /// Memory under a control group's limit that the program can do without, as in 64M: this much
-    /// may go into copies. Without it, all that the limit leaves is the program's
+    /// may go into copies. Without it, copies take none of the memory that the limit leaves
     #[arg(long, value_name = "SIZE", value_parser = size, help_heading = heading::PAGES)]
     pub spare: Option<u64>,
 

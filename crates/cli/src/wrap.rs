@@ -134,11 +134,11 @@ fn checked(options: &[OsString]) -> Result<Vec<String>, Failure> {
     let StartOptions { command, dry_run, .. } = run.into();
     if command != ["program"] {
         return Err(Failure::new(
-            "behind -- there are options of 'hugelift run' alone: the unit has the program",
+            "after -- there may be only options of 'hugelift run': the unit names the program",
         ));
     }
     if dry_run {
-        return Err(Failure::new("with --dry-run 'hugelift run' starts nothing: give it in front of --"));
+        return Err(Failure::new("'hugelift run --dry-run' starts nothing: write --dry-run before --"));
     }
     let text = |word: &OsString| {
         word.to_str().map(String::from).ok_or_else(|| format!("{} is not UTF-8", word.escaped()))

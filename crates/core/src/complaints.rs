@@ -63,6 +63,7 @@ impl Complaints {
         let hint = reason.hint_for(about).map_or(String::new(), |h| format!("; {h}"));
         let more = match self.0.len() {
             1 => String::new(),
+            2 => " (and 1 other reason: -vv)".into(),
             n => format!(" (and {} other reasons: -vv)", n - 1),
         };
         Some(format!("{} not lifted: {reason}{hint}{more}", human_bytes(*bytes)))

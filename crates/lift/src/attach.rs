@@ -214,8 +214,8 @@ fn leave_out_pools(policy: &mut Policy) -> Option<&'static str> {
     policy.data_backings.retain(|backing| *backing != Backing::Hugetlb);
     let is_left_out = writes && policy.data_backings.len() < had;
     is_left_out.then_some(
-        "data of a running process get no pages of the pool: their guard of fork(2) is loaded at a start alone \
-         ('hugelift run --data-backing hugetlb')",
+        "the data of a running process cannot be put on pages of the pool: the library that guards such data against \
+         fork(2) is loaded only when a program starts ('hugelift run --data-backing hugetlb')",
     )
 }
 

@@ -9,8 +9,8 @@ use hugelift_linux::proc::procfs::Process;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt as _;
 
-const LOADER: &str = "it is the dynamic loader, which loads its program after its own start: --eager lifts nothing of that; \
-                      without --eager it is lifted while it runs";
+const LOADER: &str = "it is the dynamic loader, which loads its program only after its own start, so --eager does not lift \
+                      that program; without --eager, the program is lifted while it runs";
 const SHELL: &str = "--eager does not lift what a shell becomes by 'exec PROG': write 'exec hugelift run --eager -- PROG' \
                      there, or leave out --eager, so that it is lifted while it runs";
 

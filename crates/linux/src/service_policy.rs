@@ -32,7 +32,7 @@ pub const MOST_DROP_INS: usize = 256;
 pub fn read(main: &Path, drop_ins: &Path) -> Result<Vec<Source>, String> {
     if !exists(main) {
         return Err(format!(
-            "there is no policy {}: to begin with an empty one, which by itself changes no process, as root: install -D -m 644 /dev/null {}",
+            "there is no policy {}; make an empty one, which changes no process, as root: install -D -m 644 /dev/null {}",
             main.escaped(),
             quoted(main.as_os_str())
         ));
@@ -114,8 +114,8 @@ fn check(path: &Path, meta: &Metadata) -> Result<(), String> {
 
 fn refused(path: &Path, meta: &Metadata) -> String {
     format!(
-        "{}: others can change it (owner {}, mode {:04o}), and who does commands the service; it must be root's, \
-         and writable for its owner alone: chown root and chmod go-w",
+        "{}: others can change it (owner {}, mode {:04o}), and whoever can change it commands the service; give it to \
+         root and let only its owner write to it: chown root and chmod go-w",
         path.escaped(),
         meta.uid(),
         meta.mode() & 0o7777

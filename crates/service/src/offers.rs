@@ -25,8 +25,8 @@ fn of_file(file: &FileStatus) -> Option<Offer> {
     (bytes >= LEAST).then(|| Offer {
         name: path.to_string(),
         what: format!("{} of the code of {path} is not huge: {}", human_bytes(bytes), why(file)),
-        costs: "a copy takes its place and the original stays beside it: twice the disk, and the package \
-                manager knows the original alone"
+        costs: "a copy takes its place and the original stays beside it: that takes twice the disk space, and the \
+                package manager knows only the original"
             .into(),
         command: format!("hugelift prime --replace {word}"),
         after: Some("restart its programs: those that run keep the original".into()),

@@ -28,8 +28,8 @@ pub(super) struct SampleArgs {
     #[command(flatten)]
     copies: CopyArgs,
 
-    /// Sample each process for TIME before its code in use is copied, not until 2000 samples are in its files or 5s
-    /// are over. With --watch TIME is CPU time of the process, at least
+    /// Sample each process for TIME before its code in use is copied. Without it, sampling ends when 2000 samples are in its
+    /// files, or after 5s. With --watch, TIME is the least CPU time of the process
     #[arg(long, value_name = "TIME", value_parser = quantity::positive_duration, conflicts_with = "whole",
           help_heading = heading::WHAT)]
     sample: Option<Duration>,

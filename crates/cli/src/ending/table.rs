@@ -299,7 +299,7 @@ pub const ALL: &[Ending] = &[
     },
     Ending {
         command: "store verify",
-        status: &[("0", "no entry is damaged"), ("1", "one was, and is dropped"), FAILED],
+        status: &[("0", "no entry is damaged"), ("1", "an entry was damaged, and is dropped"), FAILED],
         examples: &[("hugelift store verify", "compare every entry with its checksum")],
     },
     Ending {

@@ -159,7 +159,7 @@ fn of_pools(status: &Status, tree: &Tree) -> Vec<Offer> {
 /// Returns the list for people.
 fn text(offers: &[Offer]) -> String {
     if offers.is_empty() {
-        return "nothing needs a decision: what is not huge either has no remedy, or the policy has it\n"
+        return "nothing needs a decision: nothing can make the rest huge, or the policy does it already\n"
             .into();
     }
     let mut out = String::new();

@@ -18,7 +18,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// Only gains that were measured are summed up: those of rules with 'verify = true'. Changes nothing.
 #[derive(Args, Debug)]
 pub struct ReportArgs {
-    /// Of this time until now, as in 12h or 7d
+    /// How far back from now the report reaches, as in 12h or 7d
     #[arg(long, value_name = "TIME", default_value = "7d", value_parser = quantity::positive_duration)]
     since: Duration,
 

@@ -157,7 +157,7 @@ fn issue_33_what_is_refused_is_left_as_it_is() {
     image.refuses(&["../server\n"], "is not the name of a unit");
     image.refuses(&["server", "--", "--nonsense"], "unexpected argument '--nonsense'");
     image.refuses(&["server", "--", "--dry-run"], "starts nothing");
-    image.refuses(&["server", "--", "/bin/sh"], "the unit has the program");
+    image.refuses(&["server", "--", "/bin/sh"], "the unit names the program");
     fs::remove_file(image.path("usr/bin/hugelift")).expect("the file");
     image.refuses(&["server"], "install hugelift there first");
     image.write("usr/bin/hugelift", "");

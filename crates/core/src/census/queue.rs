@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The processes in the order in which they are read.
 //!
-//! Those of a class are read in the order of the times at which they are due. Of two classes, the one is read first
-//! whose first process is the later one by its patience. So what has patience lets others pass, and is read all the same.
+//! Within a class, processes are read in the order of the times at which they are due. Each class has a delay, which is added
+//! to that time. Of the processes that are due, the one with the earliest sum is read first. So a class with a long delay lets
+//! others pass, but its processes are read too.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -125,12 +125,12 @@ impl DataVerdict {
         match (self, reach.map(human_bytes)) {
             (DataVerdict::Little, Some(reach)) => {
                 format!(
-                    "little to gain: {small} are on small pages, and the TLBs for data hold {reach} in these"
+                    "little to gain: {small} are on small pages, and the TLBs for data hold the entries of {reach}"
                 )
             }
             (DataVerdict::Perhaps, Some(reach)) => format!(
-                "perhaps: {small} are on small pages, of which the TLBs for data hold {reach}; it gains if it uses more \
-                 than that all the time"
+                "perhaps: {small} are on small pages, and the TLBs for data hold the entries of only {reach}; the process \
+                 gains if it uses more than that all the time"
             ),
             (DataVerdict::Little, None) => {
                 format!(
@@ -216,10 +216,9 @@ Rss:                   4 kB
         let says = |reach| all.verdict(reach, 4096).says(all.small(), reach);
         assert_eq!(all.verdict(Some(8 * MB), 4096), DataVerdict::Little);
         assert!(says(Some(8 * MB)).starts_with("little to gain: 8 MB are on small pages"));
-        assert!(
-            says(Some(6 * MB))
-                .starts_with("perhaps: 8 MB are on small pages, of which the TLBs for data hold 6 MB")
-        );
+        assert!(says(Some(6 * MB)).starts_with(
+            "perhaps: 8 MB are on small pages, and the TLBs for data hold the entries of only 6 MB"
+        ));
         assert!(says(None).starts_with("cannot tell: 8 MB"));
     }
 

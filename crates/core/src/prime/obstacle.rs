@@ -140,13 +140,13 @@ impl Obstacle {
             }
             Obstacle::InUse(_) => {
                 format!(
-                    "end these processes, then, before anything else maps the file: hugelift prime {file}{}",
+                    "end these processes; then run, before anything else maps the file: hugelift prime {file}{}",
                     or_replace(format!("; or hugelift prime --replace {file}"))
                 )
             }
             Obstacle::Kept([by], _) => {
                 format!(
-                    "end process {}, then, before anything else maps the file: hugelift prime {file}",
+                    "end process {}; then run, before anything else maps the file: hugelift prime {file}",
                     by.pid
                 )
             }
@@ -213,7 +213,7 @@ impl fmt::Display for Obstacle {
                     Keeps::MappedTwice => "maps it more than once",
                     Keeps::Misplaced => "maps it where no huge page fits",
                     Keeps::Unknown => {
-                        "has locked it (mlock) or touches it all the time, unless no huge page was free"
+                        "has locked it (mlock) or touches it all the time; or no huge page was free"
                     }
                 };
                 write!(f, "in small pages{}, which {why}", listed(" of ", by))

@@ -2,9 +2,9 @@
 //! The policy of the service, and the choice of the rule that takes a process.
 //!
 //! The rules are tried in the order in which they are given: those of the files in [`DROP_INS`] first, by the
-//! names of the files, then those of [`CONFIG`]. The first whose conditions hold takes the process. What no
-//! rule takes is the default's: the files of programs of root and of system users are kept huge in the page
-//! cache ([`DEFAULT`]). Processes of other users are left alone.
+//! names of the files, then those of [`CONFIG`]. The first rule whose conditions hold takes the process. If no
+//! rule takes a process of root or of a system user, the default applies: its files are kept huge in the page
+//! cache ([`DEFAULT`]). If no rule takes a process of another user, that process is left alone.
 
 use crate::keep::Config;
 use crate::service::acts::{Act, Acts};

@@ -24,6 +24,6 @@ pub enum Refusal {
     #[error("{0} gives it a root folder of its own, where hugelift may not be: write the drop-in by hand")]
     Root(String),
     /// Only some files may be executed.
-    #[error("{0} forbids to execute files: add hugelift to ExecPaths= first, and write the drop-in by hand")]
+    #[error("{0} forbids executing files: first add hugelift to ExecPaths=, then write the drop-in by hand")]
     NoExec(String),
 }

@@ -55,7 +55,7 @@ fn code(facts: &Facts, process: &Process, out: &mut Vec<Finding>) {
     }
     let why = "whether that costs time depends on how much of the code is hot: hugelift compare measures it";
     let title = format!(
-        "{} of {} of its code that could be huge is not",
+        "{} of the {} of its code that could be huge are on small pages",
         human_bytes(text.liftable - text.huge),
         human_bytes(text.liftable)
     );

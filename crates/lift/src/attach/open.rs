@@ -98,7 +98,7 @@ pub(super) fn open(chosen: Chosen, mappings: &[Mapping], seccomp: Seccomp) -> Re
     chosen.check()?;
     let got = live.borrow(|lent| lent.call(libc::SYS_getpid, [0; 6]));
     match got.map_err(|why| with_help(&why))? {
-        ..0 => Err("a system call in it failed that cannot fail: a seccomp filter may refuse it".into()),
+        ..0 => Err("getpid(2) failed in it: a seccomp filter may refuse system calls".into()),
         _ => Ok(live),
     }
 }

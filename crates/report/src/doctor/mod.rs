@@ -67,7 +67,7 @@ pub fn worth(facts: &Facts) -> String {
     if all.is_empty() {
         return String::new();
     }
-    let mut out = "\nmost worth a lift of what runs here, by code and CPU time\n".to_string();
+    let mut out = "\nthe running programs that are most worth a lift, by code and CPU time\n".to_string();
     for Worth { program, command, attach } in &all {
         let processes = match program.processes {
             1 => format!("process {}", program.pid),
@@ -76,7 +76,7 @@ pub fn worth(facts: &Facts) -> String {
         // Writing to a String cannot fail.
         let _ = writeln!(
             out,
-            "  {}: {} of {} of its code that could be huge is not; {:.0} s of CPU time ({processes})",
+            "  {}: {} of the {} of its code that could be huge are on small pages; {:.0} s of CPU time ({processes})",
             printable(&program.exe),
             human_bytes(program.text.liftable.saturating_sub(program.text.huge)),
             human_bytes(program.text.liftable),
@@ -125,9 +125,9 @@ fn tried(facts: &Facts, style: Style) -> Option<String> {
 fn alone(facts: &Facts, style: Style) -> Option<String> {
     let (alone, Remains { left, setting }) = (facts.alone.as_ref()?, remains(facts)?);
     let rows: [(String, &Tried); 6] = [
-        ("code that is read anew comes on huge pages".into(), &alone.code),
+        ("code that is read from the disk gets huge pages".into(), &alone.code),
         ("large files are mapped at addresses that huge pages can use".into(), &alone.aligned_files),
-        ("private memory comes on huge pages without asking for them".into(), &alone.memory),
+        ("private memory gets huge pages without asking for them".into(), &alone.memory),
         (
             "a process can forbid huge pages except where it asks (PR_THP_DISABLE_EXCEPT_ADVISED)".into(),
             &alone.except_advised,
@@ -135,7 +135,7 @@ fn alone(facts: &Facts, style: Style) -> Option<String> {
         ("the loader can ask for huge pages for code (glibc.elf.thp)".into(), &alone.loader),
         ("a unit can allow or forbid huge pages (systemd's MemoryTHP=)".into(), &alone.units),
     ];
-    let mut out = "\nwithout hugelift this machine does by itself\n".to_string() + &table(&rows, style);
+    let mut out = "\nwhat this machine does without hugelift\n".to_string() + &table(&rows, style);
     if let Some(left) = left {
         out += &wrapped("  so  ", left, style.width);
     }

@@ -60,7 +60,8 @@ fn programs_worth_a_lift_with_their_commands() {
     let program = Program { exe: "/bin/c".into(), pid: 7, processes: 2, cpu_seconds: 20.0, text };
     let shown = worth(&Facts { programs: vec![program], ..Facts::default() });
     assert!(
-        shown.contains("  /bin/c: 80 MB of 90 MB of its code that could be huge is not; 20 s"),
+        shown
+            .contains("  /bin/c: 80 MB of the 90 MB of its code that could be huge are on small pages; 20 s"),
         "{shown}"
     );
     assert!(shown.contains("(2 processes, the busiest is 7)"), "{shown}");

@@ -18,7 +18,7 @@ pub struct Figures {
     pub version: String,
     /// When the daemon has started.
     pub started: SystemTime,
-    /// When it has last looked at the machine to the end; `None` before the first look.
+    /// When it last finished a scan of the machine; `None` before the first one.
     pub looked: Option<SystemTime>,
     /// The programs that it has lifted, in any order. Two entries with the same names are summed.
     pub programs: Vec<ProgramFigures>,

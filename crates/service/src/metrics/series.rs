@@ -84,7 +84,7 @@ fn daemon(out: &mut Registry, figures: &Figures) {
         gauges(started),
     );
     let looked = figures.looked.map(|time| (Labels::new(), seconds(time)));
-    let help = "The time at which the service has last looked at the machine to the end, since 1970";
+    let help = "The time at which the service last finished a scan of the machine, since 1970";
     measured(out, "last_scan_timestamp", SECONDS, help, gauges(looked));
     let cpu = one(finite(figures.cpu_seconds));
     measured(out, "cpu", SECONDS, "CPU time of the service and its helpers", counters(cpu));

@@ -158,8 +158,8 @@ impl Subject {
             let (again, pid) = (could_lift_again(self.chosen(), &self.attach), self.pid);
             again.map_err(|why| {
                 anyhow!(
-                    "the lift that it has could not be made again: {why}; 'hugelift restore {pid}' gives it up, and \
-                     what can be lifted is compared afterwards"
+                    "it is lifted, and after a restore this lift could not be made again: {why}; run 'hugelift \
+                     restore {pid}' to undo the lift, then compare again what can be lifted"
                 )
             })?;
         }

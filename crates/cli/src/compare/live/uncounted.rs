@@ -62,8 +62,8 @@ impl Uncounted {
             return Ok(());
         }
         bail!(
-            "processes that began or ended within a period used {:.2} s of CPU time and those that were there at both ends {:.2} s: a \
-             shorter --period counts more of them, and 'hugelift compare --server CMD' all",
+            "processes that began or ended within a period used {:.2} s of CPU time, and those that ran at both of its \
+             ends used {:.2} s: a shorter --period counts more of them, and 'hugelift compare --server CMD' counts all",
             self.ended.as_secs_f64(),
             self.counted.as_secs_f64()
         );

@@ -182,8 +182,9 @@ fn issue_13_b3_it_ends_with_the_programs_most_worth_a_lift() {
     };
     let busy = "while [ \"$(cut -d' ' -f14 /proc/$!/stat)\" -lt 150 ]; do sleep 0.1; done";
     let shown = look(&format!("\"$@\" >/dev/null & {busy}; \"$0\" doctor"));
-    let (_, paragraph) =
-        shown.split_once("\nmost worth a lift of what runs here").unwrap_or_else(|| panic!("{shown}"));
+    let (_, paragraph) = shown
+        .split_once("\nthe running programs that are most worth a lift")
+        .unwrap_or_else(|| panic!("{shown}"));
     let command = format!("    run   hugelift run -- {}\n", own.display());
     assert_eq!(paragraph.matches("    run   ").count(), 1, "{shown}");
     assert!(paragraph.contains(&command), "{shown}");
