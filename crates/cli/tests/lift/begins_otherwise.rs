@@ -75,7 +75,7 @@ fn issue_29_b10_the_loader_as_the_command() {
     let lifted = cmd.lifted(&["--backing", "thp"]);
     let lines = lifted.own_lines();
     assert!(
-        lines.len() == 1 && lines[0].contains("without --eager it is lifted while it runs"),
+        lines.len() == 1 && lines[0].contains("without --eager, the program is lifted while it runs"),
         "{lifted:?}"
     );
     assert_eq!(cmd.lazy().lifted(&["--backing", "thp"]).own_lines(), Vec::<&str>::new());
