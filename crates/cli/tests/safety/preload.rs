@@ -194,6 +194,38 @@ fn a_user_who_cannot_read_the_library_is_told_the_reason() {
     assert!(outcome.stdout.starts_with("library 1,") && outcome.own_lines().is_empty(), "{outcome:?}");
 }
 
+/// Another user can put a file beside an executable, where the folder allows it. It is not loaded.
+#[test]
+fn a_library_of_another_user_is_not_preloaded() {
+    need_root!();
+    need!("cc");
+    let _pool = match Pool::with_free(guard::PLENTY) {
+        Ok(pool) => pool,
+        Err(why) => skip!("{why}"),
+    };
+    let dir = open_dir(&[]);
+    let (bin, lib) = (dir.path().join("bin"), dir.path().join("lib/hugelift"));
+    for folder in [&bin, &lib] {
+        std::fs::create_dir_all(folder).expect("mkdir");
+    }
+    std::fs::rename(dir.path().join("hugelift"), bin.join("hugelift")).expect("rename");
+    let (source, mark) = (dir.path().join("planted.c"), dir.path().join("mark"));
+    let text = format!(
+        "#include <fcntl.h>\n__attribute__((constructor)) static void begin(void) {{ open(\"{}\", O_CREAT, 0644); }}\n",
+        mark.display()
+    );
+    std::fs::write(&source, text).expect("write");
+    for folder in [&bin, &lib] {
+        let planted = folder.join("libhugelift_inside.so");
+        must(Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&planted).arg(&source));
+        std::os::unix::fs::chown(&planted, Some(65534), Some(65534)).expect("chown");
+    }
+    let outcome = Cmd::new([telling()]).launcher(bin.join("hugelift")).lifted(POOL);
+    assert!(!mark.exists(), "{outcome:?}");
+    // The library that hugelift contains is loaded.
+    assert!(outcome.end == End::Code(3) && outcome.stdout.starts_with("library 1,"), "{outcome:?}");
+}
+
 #[test]
 fn a_library_on_a_noexec_mount_is_not_preloaded() {
     need_root!();

@@ -4,6 +4,7 @@
 use crate::launch::preload::{self, NoPreload};
 use hugelift_inside::names;
 use hugelift_linux::io::console::unhurt;
+use hugelift_linux::io::entry::{Entry, is_written_by_trusted_alone};
 use hugelift_linux::io::temporary::own_path;
 use hugelift_linux::program::{remove_variable, set_variable};
 use nix::errno::Errno;
@@ -25,8 +26,8 @@ pub struct Inside {
 
 impl Inside {
     /// Returns the library, if the program at `path` can load it. Searches the folder of this executable,
-    /// then `../lib/hugelift`. If it is in neither, as after `cargo install`, makes a file in memory of the copy that
-    /// this executable contains.
+    /// then `../lib/hugelift`. If it is in neither, as after `cargo install`, or if others could have put it there, makes a
+    /// file in memory of the copy that this executable contains.
     ///
     /// # Errors
     /// [`NoPreload`]
@@ -40,6 +41,9 @@ impl Inside {
         let beside = exe.parent().unwrap_or(Path::new("/")).to_path_buf();
         let installed = beside.parent().unwrap_or(Path::new("/")).join("lib/hugelift");
         for library in [&beside, &installed].map(|dir| dir.join(names::LIBRARY)) {
+            if others_can_change(&library) {
+                continue;
+            }
             match preload::check_library(&library) {
                 Err(NoPreload::Unreadable { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
                 Err(why) => return Err(why),
@@ -86,6 +90,14 @@ impl Inside {
             None => remove_variable(names::PRELOAD),
         }
     }
+}
+
+/// Returns whether others than root and this user can change a file, or put another one in its place. Where that cannot be told,
+/// nothing can be loaded from there either.
+fn others_can_change(file: &Path) -> bool {
+    let Ok(entry) = Entry::find(file) else { return false };
+    let Ok(stat) = entry.stat() else { return false };
+    entry.exposed().is_some() || !is_written_by_trusted_alone(stat.st_uid, stat.st_mode)
 }
 
 /// `LD_PRELOAD` of the user, if it has been changed.

@@ -27,6 +27,29 @@ fn fix_runs_what_is_safe_and_nothing_else() {
     assert!(text(&fix(&["--yes"]).stdout).starts_with("nothing to fix"));
 }
 
+/// Root may have unpacked hugelift in a folder in which others can put files. What they put there is not run.
+#[test]
+fn fix_runs_no_program_beside_hugelift() {
+    let machine = Recorded::well_set();
+    machine.write(&format!("{THP}/enabled"), "always madvise [never]\n");
+    let dir = open_dir(&[]);
+    let (own, mark) = (dir.path().join("hugelift"), dir.path().join("mark"));
+    crate::common::cache::copy(HUGELIFT, &own);
+    for name in ["sh", "echo", "hugelift-other"] {
+        let path = dir.path().join(name);
+        fs::write(&path, format!("#!/bin/sh\ntouch '{}'\n", mark.display())).expect("write");
+        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("chmod");
+    }
+    let out = Command::new(&own)
+        .args(["doctor", "--fix", "--yes", "--root"])
+        .arg(machine.root())
+        .stdin(Stdio::null())
+        .output()
+        .expect("it runs");
+    assert_eq!(machine.read(&format!("{THP}/enabled")), "madvise\n", "{out:?}");
+    assert!(!mark.exists(), "{out:?}");
+}
+
 /// On a terminal `--fix` asks before it acts, and the output has colours unless NO_COLOR is set.
 #[test]
 fn on_a_terminal_it_asks() {

@@ -10,7 +10,7 @@ mod processes;
 
 use crate::common::guard::{CGroup, Exclusive, Settings};
 use crate::common::recorded::Recorded;
-use crate::common::{Cmd, End, HUGELIFT, Held, Pool, fat, find, fits};
+use crate::common::{Cmd, End, HUGELIFT, Held, Pool, fat, find, fits, open_dir};
 use serde_json::Value;
 use std::ffi::{OsStr, OsString};
 use std::fs;
