@@ -133,6 +133,10 @@ impl SetArgs {
         if self.dry_run {
             return self.preview(args, tree, &changes);
         }
+        if self.persist {
+            // What cannot be kept for every boot is refused before anything is changed.
+            pools::permanent(tree, &changes)?;
+        }
         let set = self.set(tree, &changes);
         // After a failure too: the changes before it were made.
         set.print(args, tree)?;
@@ -162,7 +166,10 @@ impl SetArgs {
             }
         }
         if self.persist {
-            set.files = pools::permanent(tree, changes);
+            match pools::permanent(tree, changes) {
+                Ok(files) => set.files = files,
+                Err(why) => set.failed = Some(Failure::new(why)),
+            }
         }
         for (path, text) in &set.files {
             if let Err(error) = tree.replace(path, text) {
@@ -175,7 +182,7 @@ impl SetArgs {
     }
 
     fn preview(&self, args: &PoolArgs, tree: &Tree, changes: &[Change]) -> Result<Exit, Failure> {
-        let files = if self.persist { pools::permanent(tree, changes) } else { vec![] };
+        let files = if self.persist { pools::permanent(tree, changes)? } else { vec![] };
         if args.json {
             let files: Vec<Value> =
                 files.iter().map(|(path, text)| json!({ "path": tree.path(path), "text": text })).collect();

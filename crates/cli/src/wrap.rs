@@ -15,6 +15,8 @@ use hugelift_linux::io::console::{self, say};
 use hugelift_linux::io::entry::{Entry, is_written_by_trusted_alone};
 use hugelift_linux::machine::tree::Tree;
 use hugelift_linux::machine::unit_files::{self, UnitFiles};
+use nix::sys::signal::{SigSet, Signal, raise};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
 use own::Own;
 use place::Place;
 use std::ffi::OsString;
@@ -203,22 +205,43 @@ impl Texts {
     }
 }
 
-/// Writes the drop-in instead of those of earlier times. Takes it back if systemd finds a fault that it did not find before.
+/// Writes the drop-in instead of those of earlier times. Takes it back if systemd finds a fault that it did not find before, if
+/// another step fails, and if a signal is to end this process meanwhile.
 fn write(tree: &Tree, files: &UnitFiles, own: &Own, place: &Place) -> Result<(), Failure> {
     let systemd = Systemd::of(tree);
     let was_sound = systemd.verify(&files.name);
-    place.write(tree)?;
-    own.without(&place.path).remove(tree)?;
-    match (was_sound, systemd.verify(&files.name)) {
-        (Err(fault), _) => {
-            say(&format!("systemd-analyze does not judge it, since it finds a fault without it too: {fault}"))
+    let failed = |error| Failure::new(format!("cannot hold signals: {error}"));
+    let ending: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().collect();
+    let signals =
+        SignalFd::with_flags(&ending, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC).map_err(failed)?;
+    ending.thread_block().map_err(failed)?;
+    let placed = place.write(tree);
+    let checked = placed.is_ok().then(|| {
+        own.without(&place.path).remove(tree)?;
+        match (was_sound, systemd.verify(&files.name)) {
+            (Err(fault), _) => say(&format!(
+                "systemd-analyze does not judge it, since it finds a fault without it too: {fault}"
+            )),
+            (Ok(()), Err(fault)) => {
+                return Err(Failure::new(format!("the drop-in is taken back: systemd-analyze says {fault}")));
+            }
+            (Ok(()), Ok(())) => {}
         }
-        (Ok(()), Err(fault)) => {
-            own.put_back(tree, &place.path)?;
-            return Err(Failure::new(format!("the drop-in is taken back: systemd-analyze says {fault}")));
-        }
-        (Ok(()), Ok(())) => {}
+        Ok(())
+    });
+    let signal =
+        signals.read_signal().ok().flatten().and_then(|info| Signal::try_from(info.ssi_signo as i32).ok());
+    let undone = match &checked {
+        Some(checked) if checked.is_err() || signal.is_some() => own.put_back(tree, &place.path),
+        _ => Ok(()),
+    };
+    ending.thread_unblock().map_err(failed)?;
+    if let Some(signal) = signal {
+        // It has its effect now.
+        raise(signal).map_err(failed)?;
     }
+    placed.and(undone)?;
+    checked.unwrap_or(Ok(()))?;
     systemd.reload()
 }
 

@@ -67,12 +67,12 @@ impl Own {
         Ok(())
     }
 
-    /// Makes it as it was before a new drop-in was written to `new`.
+    /// Makes it as it was before a new drop-in was written to `new`, as far as it is not.
     ///
     /// # Errors
     /// A file cannot be removed or written.
     pub fn put_back(&self, tree: &Tree, new: &Path) -> Result<(), Failure> {
-        if !self.has(new) {
+        if !self.has(new) && tree.path(new).exists() {
             remove(&tree.path(new))?;
         }
         for (path, text) in &self.0 {

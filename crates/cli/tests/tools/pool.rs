@@ -155,6 +155,25 @@ fn dry_run_leaves_every_file_byte_for_byte() {
     assert_eq!(machine.files(), before);
 }
 
+/// Lines that cannot be read are not replaced, and no pool is changed.
+#[test]
+fn a_file_for_every_boot_that_cannot_be_read_stays() {
+    let machine = Recorded::well_set();
+    let kept = machine.path("etc/sysctl.d/60-hugelift.conf");
+    let bytes = b"# caf\xe9\nvm.nr_overcommit_hugepages = 3\n";
+    fs::create_dir_all(kept.parent().expect("a folder")).expect("mkdir");
+    fs::write(&kept, bytes).expect("write");
+    let pages = || machine.read(&format!("{DIR}/nr_hugepages"));
+    let before = pages();
+    let refused = on_any(&machine, "set 2M=128 --persist");
+    let said = text(&refused.stderr);
+    assert!(
+        refused.status.code() == Some(125) && said.contains("60-hugelift.conf: it cannot be read"),
+        "{said}"
+    );
+    assert_eq!((pages(), fs::read(&kept).expect("read")), (before, bytes.to_vec()));
+}
+
 #[test]
 fn a_node_gets_its_share_and_keeps_it() {
     let machine = Recorded::well_set();

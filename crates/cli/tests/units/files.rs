@@ -195,6 +195,27 @@ fn issue_33_a_file_of_another_is_neither_written_nor_removed() {
     assert!(Path::new(&image.path(&name)).exists());
 }
 
+/// A stand-in for systemd-analyze that sends a signal to hugelift while it judges the drop-in: ctrl-C, a terminal that is closed.
+#[test]
+fn a_drop_in_is_taken_back_at_a_signal() {
+    let tools = TempDir::new().expect("a folder");
+    let tool = tools.path().join("systemd-analyze");
+    let path = format!("{}:{}", tools.path().display(), std::env::var("PATH").unwrap_or_default());
+    for (signal, number) in [("INT", 2), ("TERM", 15), ("HUP", 1)] {
+        let image = Image::new(UNIT);
+        let script = format!(
+            "#!/bin/sh\n[ ! -e {}/$(basename {FOLDER}) ] || kill -{signal} $PPID\n",
+            image.path("etc/systemd/system").display()
+        );
+        fs::write(&tool, script).expect("a file");
+        fs::set_permissions(&tool, fs::Permissions::from_mode(0o755)).expect("chmod");
+        let root = image.0.path().to_str().expect("a path");
+        let done = Cmd::new([HUGELIFT, "wrap", "--root", root, "server"]).env("PATH", &path).bare();
+        assert_eq!(done.end, End::Signal(number), "{done:?}");
+        assert!(!image.path(FOLDER).exists(), "{signal}");
+    }
+}
+
 /// A stand-in for systemd-analyze finds a fault with each unit that has a drop-in: this one is taken back.
 #[test]
 fn issue_33_a_drop_in_with_a_fault_is_taken_back() {

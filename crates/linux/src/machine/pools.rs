@@ -140,14 +140,21 @@ fn now(tree: &Tree, change: &Change) -> u64 {
 }
 
 /// Returns what a permanent setting would write: each file whose text changes, with its new text.
-pub fn permanent(tree: &Tree, changes: &[Change]) -> Vec<(&'static str, String)> {
-    let old = Files {
-        sysctl: tree.read(SYSCTL).unwrap_or_default(),
-        tmpfiles: tree.read(TMPFILES).unwrap_or_default(),
+///
+/// # Errors
+/// One line: a file is there that cannot be read, so that its other lines would be lost.
+pub fn permanent(tree: &Tree, changes: &[Change]) -> Result<Vec<(&'static str, String)>, String> {
+    let text = |path: &str| match tree.read(path) {
+        None if std::fs::symlink_metadata(tree.path(path)).is_ok() => {
+            let path = tree.path(path);
+            Err(format!("{}: it cannot be read, or is no UTF-8; its lines would be lost", path.escaped()))
+        }
+        text => Ok(text.unwrap_or_default()),
     };
+    let old = Files { sysctl: text(SYSCTL)?, tmpfiles: text(TMPFILES)? };
     let new = persist::update(&old, changes, &read(tree));
     let both = [(SYSCTL, old.sysctl, new.sysctl), (TMPFILES, old.tmpfiles, new.tmpfiles)];
-    both.into_iter().filter(|(_, old, new)| old != new).map(|(path, _, new)| (path, new)).collect()
+    Ok(both.into_iter().filter(|(_, old, new)| old != new).map(|(path, _, new)| (path, new)).collect())
 }
 
 /// Returns the files that are read after ours at boot and set the same numbers.
