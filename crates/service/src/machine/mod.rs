@@ -50,12 +50,13 @@ use memory::Memory;
 use nix::poll::{PollFd, PollFlags};
 use records::Records;
 use restores::Restores;
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use taken::Taken;
 use verify::{Ended, Verify};
-use wants::Wants;
+use wants::{SHARE_OF_USER, Wants};
 
 /// Bytes of code without which neither the page cache nor copies gain anything: a huge page.
 const LEAST: u64 = 2 << 20;
@@ -83,6 +84,8 @@ pub struct Machine {
     pub lifts: u64,
     /// How many processes could not be lifted.
     pub refusals: u64,
+    /// Whether a process has found no place, which is said once.
+    was_full: Cell<bool>,
 }
 
 impl Machine {
@@ -104,6 +107,7 @@ impl Machine {
             later: Later::default(),
             lifts: 0,
             refusals: 0,
+            was_full: Cell::new(false),
         }
     }
 
@@ -126,8 +130,7 @@ impl Machine {
         let taken = self.policy.rule_for(facts);
         self.later.set(process, taken.later.map(|time| time.saturating_sub(facts.age)));
         let is_small = facts.code < LEAST && !taken.acts.allow(Act::Memory) && !taken.acts.allow(Act::Shm);
-        let is_full = !self.taken.contains_key(&process.0) && self.taken.len() >= MOST;
-        if taken.acts.is_empty() || is_small || is_full {
+        if taken.acts.is_empty() || is_small || self.is_full(process, taken.of_user) {
             self.forget(process.0);
             return false;
         }
@@ -179,7 +182,7 @@ impl Machine {
         }
         self.verify_turn();
         self.records.turn(self.taken.values(), &helpers(&self.lifters, &self.verify));
-        if self.copies() >= self.memory {
+        if self.charged() >= self.memory {
             return;
         }
         let now = now();
@@ -199,7 +202,7 @@ impl Machine {
             self.records.measured(self.taken.values(), &helpers(&self.lifters, &self.verify), &ended);
             self.settle(ended, now);
         }
-        let full = self.copies() >= self.memory;
+        let full = self.charged() >= self.memory;
         let Some(one) = self.verify.choose(self.taken.values(), now).filter(|_| !full).cloned() else {
             return;
         };
@@ -266,6 +269,39 @@ impl Machine {
         self.taken.values().map(Taken::copies).sum()
     }
 
+    /// Returns the bytes of copies that count against the limit. Those of an ordinary user whom no rule names count up to the part
+    /// that is the user's, and those of all such users up to half: what they make of their own accord takes nothing from others.
+    fn charged(&self) -> u64 {
+        let mut of_users: BTreeMap<u32, u64> = BTreeMap::new();
+        let mut all = 0_u64;
+        for taken in self.taken.values() {
+            let sum = taken.of_user.map_or(&mut all, |user| of_users.entry(user).or_default());
+            *sum = sum.saturating_add(taken.copies());
+        }
+        let of_users = of_users.into_values().map(|bytes| bytes.min(self.memory / SHARE_OF_USER));
+        all.saturating_add(of_users.sum::<u64>().min(self.memory / 2))
+    }
+
+    /// Returns whether another process has no place in the table. Processes of an ordinary user whom no rule names have an eighth of
+    /// it, and those of all such users half.
+    fn is_full(&self, process: Identity, of_user: Option<u32>) -> bool {
+        if self.taken.contains_key(&process.0) {
+            return false;
+        }
+        let count = |is_one: &dyn Fn(u32) -> bool| {
+            self.taken.values().filter(|taken| taken.of_user.is_some_and(is_one)).count()
+        };
+        let is_users_full = |user: u32| {
+            self.taken.len() >= MOST / 8
+                && (count(&|one| one == user) >= MOST / 8 || count(&|_| true) >= MOST / 2)
+        };
+        let is_full = self.taken.len() >= MOST || of_user.is_some_and(is_users_full);
+        if is_full && !self.was_full.replace(true) {
+            log(Level::Warning, &format!("{} processes are taken: no more at a time", self.taken.len()));
+        }
+        is_full
+    }
+
     /// Returns the bytes that copies of all processes may take.
     pub fn memory(&self) -> u64 {
         self.memory
@@ -321,4 +357,67 @@ impl Machine {
 /// Returns the processes of hugelift that work for the service.
 fn helpers(lifters: &Lifters, verify: &Verify) -> Vec<u32> {
     lifters.pids().into_iter().chain(verify.experiment().map(Experiment::pid)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hugelift_core::policy::Backing;
+    use hugelift_core::service::acts::Acts;
+    use hugelift_core::snapshot::Part;
+
+    /// A process of an ordinary user, or of root, with so many bytes of copies.
+    fn taken(pid: u32, of_user: Option<u32>, bytes: u64) -> Taken {
+        Taken {
+            process: (pid, 1),
+            life: None,
+            acts: Acts::NONE,
+            rule: None,
+            program: "/a".into(),
+            unit: None,
+            key: Program { build_id: "a".into(), unit: None },
+            verify: false,
+            wants: None,
+            of_user,
+            is_given: false,
+            huge: [((Part::Text, Backing::Thp), bytes)].into(),
+            refusal: None,
+        }
+    }
+
+    fn machine(all: impl IntoIterator<Item = Taken>) -> Machine {
+        let mut machine = Machine::new(Policy::default(), 1 << 30, None);
+        machine.memory = 1000;
+        machine.taken = all.into_iter().map(|one| (one.process.0, one)).collect();
+        machine
+    }
+
+    /// An ordinary user can make copies without the service, and fork what has them.
+    #[test]
+    fn issue_33_5_copies_of_users_leave_half_of_the_memory_to_others() {
+        let one_user = machine((0..20).map(|n| taken(n, Some(1000), 500)));
+        assert_eq!((one_user.copies(), one_user.charged()), (10_000, 250));
+        let many_users = machine((0..20).map(|n| taken(n, Some(1000 + n), 500)));
+        assert_eq!(many_users.charged(), 500);
+        let with_roots = machine((0..20).map(|n| taken(n, (n > 0).then_some(1000 + n), 500)));
+        assert_eq!(with_roots.charged(), 1000);
+    }
+
+    #[test]
+    fn issue_33_5_processes_of_users_leave_half_of_the_table_to_others() {
+        let most = MOST as u32;
+        let full_of =
+            |users: u32, each: u32| machine((0..users * each).map(|n| taken(n, Some(1000 + n / each), 0)));
+        let new = (most + 1, 1);
+        let one_user = full_of(1, most / 8);
+        assert!(
+            one_user.is_full(new, Some(1000))
+                && !one_user.is_full(new, Some(1001))
+                && !one_user.is_full(new, None)
+        );
+        assert!(!one_user.is_full((0, 1), Some(1000)), "it is there already");
+        let many_users = full_of(8, most / 16);
+        assert!(many_users.is_full(new, Some(2000)) && !many_users.is_full(new, None));
+        assert!(full_of(16, most / 16).is_full(new, None));
+    }
 }

@@ -35,6 +35,8 @@ pub struct Taken {
     pub verify: bool,
     /// What is wanted of it while it runs.
     pub wants: Option<Wants>,
+    /// The ordinary user who has started it, where the rule takes the processes of any.
+    pub of_user: Option<u32>,
     /// It was named to a lifter.
     pub is_given: bool,
     /// Its bytes on huge pages after the last change, by part.
@@ -65,6 +67,7 @@ impl Taken {
             key: Program { build_id: build_id.into(), unit },
             verify: by.verify,
             wants,
+            of_user: by.of_user,
             is_given: false,
             huge: Huge::new(),
             refusal: None,
@@ -121,6 +124,7 @@ mod tests {
             key: Program { build_id: "a".into(), unit: None },
             verify: false,
             wants: None,
+            of_user: None,
             is_given: false,
             huge: Huge::new(),
             refusal: None,

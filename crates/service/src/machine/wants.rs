@@ -10,7 +10,7 @@ const CPU: &str = "3600";
 const SHARE: u64 = 8;
 
 /// All processes of an ordinary user whom no rule names may have this part together: a quarter.
-const SHARE_OF_USER: u64 = 4;
+pub(super) const SHARE_OF_USER: u64 = 4;
 
 /// What is wanted of processes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
