@@ -18,6 +18,7 @@ use hugelift_lab::read_machine::read_machine;
 use hugelift_lab::results::Report;
 use hugelift_lab::saved;
 use hugelift_linux::io::console;
+use hugelift_linux::io::open;
 use hugelift_linux::io::terminal;
 use hugelift_linux::machine::tree::Tree;
 use hugelift_report::doctor::{Style, finding_text, measured, next as show_next, text, worth};
@@ -91,10 +92,13 @@ pub fn run(args: &DoctorArgs, colour: When) -> Result<Exit, Failure> {
     Ok(if worst.is_some_and(|w| w >= Severity::Warning) { Exit(FOUND) } else { Exit::SUCCESS })
 }
 
+/// No output of doctor is larger, in bytes.
+const MAX_FACTS: u64 = 64 << 20;
+
 fn facts(args: &DoctorArgs) -> Result<Facts, Failure> {
     if let Some(path) = &args.facts {
         let failed = |why: String| format!("--facts: cannot read {}: {why}", path.escaped());
-        let text = std::fs::read_to_string(path).map_err(|e| failed(e.to_string()))?;
+        let text = open::text(path, MAX_FACTS).map_err(|e| failed(e.to_string()))?;
         #[derive(serde::Deserialize)]
         struct Printed {
             facts: Facts,

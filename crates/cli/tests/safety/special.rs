@@ -39,7 +39,7 @@ fn no_command_opens_a_fifo_or_a_device_as_a_program() {
     let dir = special();
     let at = |name: &str| dir.path().join(name);
     let out = at("out").display().to_string();
-    let ways: [&[&str]; 8] = [
+    let ways: [&[&str]; 9] = [
         &["inspect"],
         &["inspect", "--json"],
         &["prime"],
@@ -48,6 +48,7 @@ fn no_command_opens_a_fifo_or_a_device_as_a_program() {
         &["align", "-o", &out],
         &["align", "--separate", "-o", &out],
         &["pool", "need"],
+        &["doctor", "--facts"],
     ];
     for file in [at("fifo"), at("link"), PathBuf::from("/dev/zero"), PathBuf::from("/dev/ptmx")] {
         for words in ways {
@@ -105,6 +106,7 @@ fn a_fifo_in_the_place_of_a_running_program_is_not_opened() {
         &["inspect"],
         &["doctor", "--pid"],
         &["pool", "need"],
+        &["doctor", "--facts"],
     ] {
         let said = Cmd::new([HUGELIFT]).args(words).arg(&pid).env("HUGELIFT_STORE", store.path().join("s"));
         let said = said.patience(SOON).bare();

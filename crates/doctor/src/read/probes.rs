@@ -5,6 +5,8 @@
 use crate::facts::{Probes, Tried};
 use hugelift_core::addr::{Addr, PageSize, Range};
 use hugelift_core::printable::{Escape, text_to_parse};
+use hugelift_linux::io::entry::Entry;
+use hugelift_linux::io::temporary::Temporary;
 use hugelift_linux::machine::sysfs;
 use hugelift_linux::proc::memory::MADV_COLLAPSE;
 use hugelift_linux::proc::pagemap;
@@ -16,10 +18,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 use std::ffi::{c_long, c_void};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::ptr;
 
@@ -334,19 +335,16 @@ fn counter() -> Tried {
     }
 }
 
-/// Makes a file of `len` bytes that is on the disk, open for reading, and unlinked.
+/// Makes a file of `len` bytes that is on the disk, open for reading. It has no name, so that nothing is left if this process is
+/// killed, and nobody can put another file in its place; where the file system has no such files, it has one until the end.
 pub(super) fn new_file(folder: &Path, len: usize) -> io::Result<File> {
-    let path = unused_name(folder);
-    let mut writer = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
-    let made = (|| {
-        // The bytes are not zeros, which a file system might store as a hole.
-        let bytes: Vec<u8> = (0..len).map(|i| (i / 64 % 251) as u8).collect();
-        writer.write_all(&bytes)?;
-        writer.sync_all()?;
-        File::open(&path)
-    })();
-    std::fs::remove_file(&path)?;
-    made
+    let mut new = Temporary::beside(&Entry::find(&unused_name(folder))?, 0o600)?;
+    // The bytes are not zeros, which a file system might store as a hole.
+    let bytes: Vec<u8> = (0..len).map(|i| (i / 64 % 251) as u8).collect();
+    new.file().write_all(&bytes)?;
+    new.file().sync_all()?;
+    new.close_for_writing()?;
+    new.file().try_clone()
 }
 
 fn unused_name(folder: &Path) -> PathBuf {
