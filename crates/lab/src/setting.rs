@@ -18,15 +18,16 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// Reads the new value of the setting from the pipe, then waits until this process closes the pipe or ends.
-/// If there was no new value, there is nothing to put back. The third word is the pool's file of surplus
-/// pages, or empty.
+/// Reads from the pipe that the setting is about to be changed, then its new value, and waits until this process closes the pipe
+/// or ends. If it ends before the new value is known, as a pool grows for seconds, the old one is put back, whatever it has
+/// come to: the lock keeps others away. The third word is the pool's file of surplus pages, or empty.
 const RESTORE: &str = r#"
-read -r made || exit
+read -r begun || exit
+read -r made
 read -r end
 read -r now < "$2"
 [ -z "$3" ] || { read -r surplus < "$3"; now=$((now - surplus)); }
-[ "$now" != "$made" ] || printf '%s\n' "$1" > "$2"
+[ -n "$made" ] && [ "$now" != "$made" ] || printf '%s\n' "$1" > "$2"
 "#;
 
 /// A file in /proc/sys or /sys whose value is changed for a while.
@@ -87,8 +88,10 @@ impl SettingFile {
             .stderr(Stdio::null())
             .spawn()
             .context("cannot start sh, which would put the setting back")?;
-        let mut setting = Setting { file: self, before, restorer, _lock: lock };
+        let setting = Setting { file: self, before, restorer, _lock: lock };
         let path = &setting.file.path;
+        let mut pipe = setting.restorer.stdin.as_ref().context("sh has no pipe")?;
+        pipe.write_all(b"begun\n").context("cannot tell sh that the setting changes")?;
         write(path, value)
             .with_context(|| format!("cannot write {value} to {}; only root may", path.escaped()))?;
         // The shell compares with the whole line, which for other settings than pools has all choices.
@@ -96,9 +99,7 @@ impl SettingFile {
             Some(_) => setting.file.value()? + "\n",
             None => read(path)?,
         };
-        if let Some(pipe) = &mut setting.restorer.stdin {
-            pipe.write_all(made.as_bytes()).context("cannot send sh the new value of the setting")?;
-        }
+        pipe.write_all(made.as_bytes()).context("cannot send sh the new value of the setting")?;
         Ok(setting)
     }
 }
@@ -181,6 +182,28 @@ mod tests {
         fs::write(&path, "4\n").unwrap();
         assert!(setting.restore().unwrap_err().to_string().contains("is 4, and was madvise before"));
         assert_eq!(fs::read_to_string(&path).unwrap(), "4\n");
+    }
+
+    /// A process that is killed while a pool grows has said that it begins, and not what came of it.
+    #[test]
+    fn a_change_that_was_killed_in_its_middle_is_undone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("setting");
+        for (said, want) in
+            [("", "77\n"), ("begun\n", "10\n"), ("begun\n77\n", "10\n"), ("begun\n78\n", "77\n")]
+        {
+            fs::write(&path, "77\n").unwrap();
+            let mut sh = Command::new("sh")
+                .args(["-c", RESTORE, "sh", "10"])
+                .arg(&path)
+                .arg("")
+                .stdin(Stdio::piped())
+                .spawn()
+                .unwrap();
+            sh.stdin.take().unwrap().write_all(said.as_bytes()).unwrap();
+            sh.wait().unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), want, "{said:?}");
+        }
     }
 
     /// Another program has surplus pages, before the experiment or from its middle on: they are neither put

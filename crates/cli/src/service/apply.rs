@@ -113,13 +113,17 @@ fn of_setting(finding: &Finding) -> Option<Offer> {
     let before = finding.read.iter().find(|reading| reading.source == path).map(|reading| reading.chosen());
     let kept = format!("{AT_BOOT}/hugelift-{}.conf", finding.key);
     let is_kept = Path::new(AT_BOOT).is_dir();
-    let at_boot = if is_kept { format!("; echo 'w {path} - - - - {value}' > {kept}") } else { String::new() };
+    // The file is first: if it cannot be written, nothing is changed, and if the setting cannot, the file goes.
+    let command = match is_kept {
+        true => format!("echo 'w {path} - - - - {value}' > {kept} && {now} || {{ rm -f {kept}; exit 1; }}"),
+        false => now.into(),
+    };
     let forget = if is_kept { format!("; rm -f {kept}") } else { String::new() };
     Some(Offer {
         name: finding.key.to_string(),
         what: finding.title.clone(),
         costs: format!("it holds for all programs of the machine: {}", finding.why),
-        command: format!("set -e; {now}{at_boot}"),
+        command,
         after: finding.advice.clone().or_else(|| (!is_kept).then(|| UNTIL_BOOT.into())),
         undo: before.map(|before| format!("echo {before} > {path}{forget}")),
     })

@@ -173,7 +173,7 @@ impl Store {
     }
 
     /// Returns the names of all entries that a record has.
-    fn named(&self) -> Result<BTreeSet<String>, StoreError> {
+    pub(super) fn named(&self) -> Result<BTreeSet<String>, StoreError> {
         Ok(self.records()?.iter().flat_map(|(_, record)| names(record)).collect())
     }
 

@@ -274,13 +274,20 @@ impl Store {
         for (range, span) in ranges.iter().zip(&spans) {
             copies.push((*range, span.offset));
         }
-        let file = self.publish(fresh, &naming, &mut record)?;
         // The file must still be the same after all of it has been read.
         if !source.is_unchanged() {
             return Err(StoreError::Written { path: object.path.clone().into() });
         }
+        let name = fresh.name.clone();
+        let file = self.publish(fresh, &naming, &mut record)?;
         faultpoint::pass(query.pid.cast_signed());
-        self.write_record(&record)?;
+        if let Err(error) = self.write_record(&record) {
+            // An entry that no record names is in no list.
+            if self.named().is_ok_and(|named| !named.contains(&name)) {
+                self.place.close(&name)?;
+            }
+            return Err(error);
+        }
         found.push(Found { file, copies });
         Ok(found)
     }
