@@ -33,7 +33,7 @@ KINDS = {
     "parts": "the same, part by part",
     "files": "a data file in small pages or huge ones of the page cache",
     "shared": "two servers side by side, one with its shared memory on huge pages",
-    "switch": "programs with their own switch for huge pages, beside hugelift",
+    "switch": "programs with their own switch for huge pages, or other tools, beside hugelift",
     "layout": "one program, laid out by its profile or not, lifted or not; the lift is made at the start of each run and counts",
     "fork": "servers that save from a child",
 }
