@@ -237,23 +237,26 @@ fn a_file_that_sets_it_later_is_named() {
     assert!(said.contains("70-db.conf is read later") && !said.contains("10-early"), "{said}");
 }
 
-/// A link replaces the pool's file by a setting that accepts any number and keeps less of it: the core dump
-/// filter of the process that writes it, which is hugelift itself.
+/// Over the pool's file lies a setting that accepts any number and keeps less of it: the core dump filter of the process that
+/// writes it, which is hugelift itself.
 #[test]
 fn a_shortage_shows_in_the_exit_status() {
+    need_root!();
+    need!("unshare");
     let machine = Recorded::well_set();
     let file = machine.path(&format!("{DIR}/nr_hugepages"));
-    fs::remove_file(&file).expect("remove it");
-    std::os::unix::fs::symlink("/proc/self/coredump_filter", &file).expect("a link");
-    let now: u64 = on_any(&machine, "show --json")
-        .status
-        .success()
-        .then(|| number("/proc/self/coredump_filter"))
-        .expect("show works");
+    let now = number("/proc/self/coredump_filter");
     // The kernel drops bits above those that exist: the filter keeps its present value.
     let bits = u64::from_str_radix(&now.to_string(), 16).expect("a number");
     let asked = (1 << 20) + bits;
-    let out = on_any(&machine, &format!("set 2M={asked}"));
+    let script = format!(
+        "mount --bind /proc/$$/coredump_filter \"$1\" && exec {HUGELIFT} pool set 2M={asked} --root \"$2\""
+    );
+    let out = Command::new("unshare")
+        .args(["-m", "sh", "-c", &script, "sh"])
+        .args([file.as_path(), machine.root()])
+        .output()
+        .expect("unshare");
     assert_eq!(out.status.code(), Some(1), "{out:?}");
     assert!(text(&out.stdout).contains(&format!("{asked} asked for, {now} got")), "{out:?}");
     assert!(text(&out.stderr).contains(&format!("{} pages of 2 MB are missing", asked - now)), "{out:?}");

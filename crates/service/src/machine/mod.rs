@@ -86,6 +86,8 @@ pub struct Machine {
     pub refusals: u64,
     /// Whether a process has found no place, which is said once.
     was_full: Cell<bool>,
+    /// The same of one of a user.
+    is_users_full_said: Cell<bool>,
 }
 
 impl Machine {
@@ -108,6 +110,7 @@ impl Machine {
             lifts: 0,
             refusals: 0,
             was_full: Cell::new(false),
+            is_users_full_said: Cell::new(false),
         }
     }
 
@@ -295,11 +298,26 @@ impl Machine {
             self.taken.len() >= MOST / 8
                 && (count(&|one| one == user) >= MOST / 8 || count(&|_| true) >= MOST / 2)
         };
-        let is_full = self.taken.len() >= MOST || of_user.is_some_and(is_users_full);
-        if is_full && !self.was_full.replace(true) {
-            log(Level::Warning, &format!("{} processes are taken: no more at a time", self.taken.len()));
+        let taken = self.taken.len();
+        if taken >= MOST {
+            if !self.was_full.replace(true) {
+                log(
+                    Level::Warning,
+                    &format!("{taken} processes are taken, which is the most: others are left alone"),
+                );
+            }
+            return true;
         }
-        is_full
+        let Some(user) = of_user.filter(|user| is_users_full(*user)) else { return false };
+        if !self.is_users_full_said.replace(true) {
+            log(
+                Level::Warning,
+                &format!(
+                    "further processes of user {user} are left alone: {taken} are taken, and users may have half of {MOST}, each an eighth"
+                ),
+            );
+        }
+        true
     }
 
     /// Returns the bytes that copies of all processes may take.
@@ -364,6 +382,7 @@ mod tests {
     use super::*;
     use hugelift_core::policy::Backing;
     use hugelift_core::service::acts::Acts;
+    use hugelift_core::service::verify::Program;
     use hugelift_core::snapshot::Part;
 
     /// A process of an ordinary user, or of root, with so many bytes of copies.
