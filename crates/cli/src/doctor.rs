@@ -18,13 +18,16 @@ use hugelift_lab::read_machine::read_machine;
 use hugelift_lab::results::Report;
 use hugelift_lab::saved;
 use hugelift_linux::io::console;
+use hugelift_linux::io::entry::Entry;
 use hugelift_linux::io::open;
+use hugelift_linux::io::read::read_within;
 use hugelift_linux::io::terminal;
 use hugelift_linux::machine::tree::Tree;
 use hugelift_report::doctor::{Style, finding_text, measured, next as show_next, text, worth};
 use serde_json::{Value, json};
-use std::io::{BufRead, IsTerminal};
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{self, BufRead, IsTerminal};
+use std::path::{Path, PathBuf};
 
 /// Exit status where there is a problem or a warning, not only notes.
 const FOUND: i32 = 1;
@@ -95,10 +98,19 @@ pub fn run(args: &DoctorArgs, colour: When) -> Result<Exit, Failure> {
 /// No output of doctor is larger, in bytes.
 const MAX_FACTS: u64 = 64 << 20;
 
+/// Reads a regular file, or what the caller has opened: `/dev/stdin`, or a pipe of the shell (`<(command)`).
+fn read_facts(path: &Path) -> io::Result<String> {
+    if !Entry::find(path).is_ok_and(|entry| entry.is_magic()) {
+        return open::text(path, MAX_FACTS);
+    }
+    let bytes = read_within(File::open(path)?, MAX_FACTS)?;
+    String::from_utf8(bytes).map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
 fn facts(args: &DoctorArgs) -> Result<Facts, Failure> {
     if let Some(path) = &args.facts {
         let failed = |why: String| format!("--facts: cannot read {}: {why}", path.escaped());
-        let text = open::text(path, MAX_FACTS).map_err(|e| failed(e.to_string()))?;
+        let text = read_facts(path).map_err(|e| failed(e.to_string()))?;
         #[derive(serde::Deserialize)]
         struct Printed {
             facts: Facts,

@@ -7,13 +7,16 @@
 use crate::io::open;
 use crate::io::read::read_head;
 use crate::script::interpreter;
-use hugelift_core::elf::Headers;
+use hugelift_core::elf::{Headers, Machine};
 use hugelift_core::printable::{Escape as _, Untrusted, quoted};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+/// The machine whose programs this kernel executes.
+const OWN: Machine = if cfg!(target_arch = "aarch64") { Machine::AArch64 } else { Machine::X86_64 };
 
 /// Why a program could not be started, with env(1)'s exit status.
 #[derive(Debug, thiserror::Error)]
@@ -163,7 +166,8 @@ fn foresee(file: &Path) -> Option<i32> {
 fn lacking(file: &Path) -> Option<PathBuf> {
     let head = open::regular(file).and_then(|(file, _)| read_head(&file)).ok()?;
     let loader = || {
-        let path = Headers::parse(&head).ok()?.interp?;
+        // Programs of other machines may be run by an emulator, which has its own place for their interpreters.
+        let path = Headers::parse(&head).ok().filter(|headers| headers.machine == OWN)?.interp?;
         let start = usize::try_from(path.offset).ok()?;
         let path = head.get(start..start.checked_add(usize::try_from(path.size).ok()?)?)?;
         Some(PathBuf::from(OsStr::from_bytes(

@@ -220,10 +220,29 @@ fn a_library_of_another_user_is_not_preloaded() {
         must(Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&planted).arg(&source));
         std::os::unix::fs::chown(&planted, Some(65534), Some(65534)).expect("chown");
     }
-    let outcome = Cmd::new([telling()]).launcher(bin.join("hugelift")).lifted(POOL);
-    assert!(!mark.exists(), "{outcome:?}");
-    // The library that hugelift contains is loaded.
-    assert!(outcome.end == End::Code(3) && outcome.stdout.starts_with("library 1,"), "{outcome:?}");
+    let is_not_loaded = || {
+        let outcome = Cmd::new([telling()]).launcher(bin.join("hugelift")).lifted(POOL);
+        assert!(!mark.exists(), "{outcome:?}");
+        // The library that hugelift contains is loaded.
+        assert!(outcome.end == End::Code(3) && outcome.stdout.starts_with("library 1,"), "{outcome:?}");
+    };
+    is_not_loaded();
+    // Links of another user, and root's file in a folder in which others can rename it.
+    let kept = dir.path().join("kept.so");
+    for folder in [&bin, &lib] {
+        let planted = folder.join("libhugelift_inside.so");
+        std::fs::rename(&planted, &kept).expect("rename");
+        std::os::unix::fs::symlink(&kept, &planted).expect("a link");
+        std::os::unix::fs::lchown(&planted, Some(65534), Some(65534)).expect("lchown");
+    }
+    is_not_loaded();
+    for folder in [&bin, &lib] {
+        let planted = folder.join("libhugelift_inside.so");
+        std::fs::remove_file(&planted).expect("remove");
+        std::fs::copy(&kept, &planted).expect("copy");
+        set_mode(folder, 0o777);
+    }
+    is_not_loaded();
 }
 
 #[test]

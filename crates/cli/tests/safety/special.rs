@@ -106,7 +106,6 @@ fn a_fifo_in_the_place_of_a_running_program_is_not_opened() {
         &["inspect"],
         &["doctor", "--pid"],
         &["pool", "need"],
-        &["doctor", "--facts"],
     ] {
         let said = Cmd::new([HUGELIFT]).args(words).arg(&pid).env("HUGELIFT_STORE", store.path().join("s"));
         let said = said.patience(SOON).bare();

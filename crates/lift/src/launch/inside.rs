@@ -10,6 +10,7 @@ use hugelift_linux::program::{remove_variable, set_variable};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::stat::FileStat;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Write};
@@ -92,12 +93,17 @@ impl Inside {
     }
 }
 
-/// Returns whether others than root and this user can change a file, or put another one in its place. Where that cannot be told,
-/// nothing can be loaded from there either.
+/// Returns whether others than root and this user can change a file, make it, or put another one in its place. What is absent now is
+/// not used, as it may be there in the next moment. In a folder that this user may not search, nothing can be loaded: the check
+/// of the library says that.
 fn others_can_change(file: &Path) -> bool {
-    let Ok(entry) = Entry::find(file) else { return false };
-    let Ok(stat) = entry.stat() else { return false };
-    entry.exposed().is_some() || !is_written_by_trusted_alone(stat.st_uid, stat.st_mode)
+    match Entry::find(file) {
+        Ok(entry) => {
+            let is_safe = |stat: FileStat| is_written_by_trusted_alone(stat.st_uid, stat.st_mode);
+            entry.exposed().is_some() || !entry.stat().is_ok_and(is_safe)
+        }
+        Err(error) => error.raw_os_error() != Some(libc::EACCES),
+    }
 }
 
 /// `LD_PRELOAD` of the user, if it has been changed.

@@ -112,6 +112,18 @@ impl Entry {
     /// # Errors
     /// Those of open(2) for the directory; also if a link is not followed.
     pub fn find(path: &Path) -> io::Result<Entry> {
+        Entry::find_by(path, true)
+    }
+
+    /// Follows the folders of `path`, as [`Entry::find`] does, and not its last name, which may be a link.
+    ///
+    /// # Errors
+    /// As [`Entry::find`].
+    pub fn find_name(path: &Path) -> io::Result<Entry> {
+        Entry::find_by(path, false)
+    }
+
+    fn find_by(path: &Path, follows_last: bool) -> io::Result<Entry> {
         let mut left: VecDeque<OsString> = words(path);
         let (mut at, mut shown) = start(path)?;
         let mut way = Way::new();
@@ -131,6 +143,9 @@ impl Entry {
             };
             let stat = fstat(&held)?;
             match stat.st_mode & libc::S_IFMT {
+                libc::S_IFLNK if is_last && !follows_last => {
+                    return Ok(Entry::new(at, shown, name, way, false));
+                }
                 libc::S_IFLNK => {
                     links += 1;
                     if links > MAX_LINKS {

@@ -147,7 +147,7 @@ pub fn permanent(tree: &Tree, changes: &[Change]) -> Result<Vec<(&'static str, S
     let text = |path: &str| match tree.read(path) {
         None if std::fs::symlink_metadata(tree.path(path)).is_ok() => {
             let path = tree.path(path);
-            Err(format!("{}: it cannot be read, or is no UTF-8; its lines would be lost", path.escaped()))
+            Err(format!("{}: it cannot be read, or is not UTF-8; its lines would be lost", path.escaped()))
         }
         text => Ok(text.unwrap_or_default()),
     };

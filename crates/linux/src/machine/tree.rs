@@ -54,7 +54,8 @@ impl Tree {
             }
             let next = found.join(&name);
             match std::fs::read_link(&next) {
-                Ok(_) if links == MAX_LINKS => return next,
+                // No file has a NUL in its name: what is to be opened there is refused, and not followed by the kernel.
+                Ok(_) if links == MAX_LINKS => return next.join("\0: too many symbolic links"),
                 Ok(target) if follows || !left.is_empty() => {
                     links += 1;
                     if target.has_root() {
@@ -103,8 +104,10 @@ impl Tree {
         let missing: Vec<&Path> = path.ancestors().skip(1).take_while(|folder| !folder.exists()).collect();
         let write = || {
             std::fs::create_dir_all(path.parent().unwrap_or(Path::new("/")))?;
-            let place = Entry::find(&path)?;
-            let mode = place.stat().map_or(0o644, |old| old.st_mode & 0o777);
+            // A link of this name is replaced too: what it leads to is another file.
+            let place = Entry::find_name(&path)?;
+            let old = place.stat().ok().filter(|old| old.st_mode & libc::S_IFMT == libc::S_IFREG);
+            let mode = old.map_or(0o644, |old| old.st_mode & 0o777);
             let new = Temporary::beside(&place, mode)?;
             new.file().write_all(text.as_bytes())?;
             new.publish(&place)
@@ -128,7 +131,9 @@ fn names_of(path: &Path) -> VecDeque<OsString> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::fcntl::OFlag;
     use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+    use nix::sys::stat::Mode;
     use std::fs;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
@@ -138,12 +143,17 @@ mod tests {
         let tree = Tree::new(Some(root.path().to_path_buf()));
         fs::create_dir_all(root.path().join("etc/d")).unwrap();
         let events = Inotify::init(InitFlags::IN_NONBLOCK).unwrap();
-        events.add_watch(&root.path().join("etc/d"), AddWatchFlags::IN_CREATE).unwrap();
+        events
+            .add_watch(&root.path().join("etc/d"), AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVE)
+            .unwrap();
         tree.replace("/etc/d/a.conf", "one").unwrap();
         let names: Vec<_> =
             events.read_events().unwrap().into_iter().filter_map(|event| event.name).collect();
-        // A file system without nameless files shows the other name too.
-        assert!(names.iter().any(|name| name == "a.conf") || names.len() == 1, "{names:?}");
+        let is_nameless =
+            nix::fcntl::open(root.path(), OFlag::O_TMPFILE | OFlag::O_RDWR, Mode::S_IRUSR).is_ok();
+        // A file system without nameless files shows another name before.
+        let is_last = names.last().is_some_and(|name| name == "a.conf");
+        assert!(is_last && (names.len() == 1 || !is_nameless), "{names:?}");
         let file = root.path().join("etc/d/a.conf");
         fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).unwrap();
         tree.replace("/etc/d/a.conf", "two").unwrap();
@@ -183,5 +193,21 @@ mod tests {
         assert_eq!(tree.read("/etc/d/new").as_deref(), Some("text"));
         assert!(tree.replace("/etc/round/new", "text").is_err());
         assert!(tree.set("/etc/file", "1").is_err());
+        // A link of the last name is replaced, and not what it leads to, here or there.
+        fs::create_dir_all(root.path().join(outside.path().strip_prefix("/").unwrap())).unwrap();
+        tree.replace("/etc/file", "new").unwrap();
+        assert!(fs::symlink_metadata(etc.join("file")).unwrap().is_file());
+        assert_eq!(fs::metadata(etc.join("file")).unwrap().permissions().mode() & 0o111, 0);
+        // One link more than are followed, of which the last leads outside.
+        for n in 0..MAX_LINKS {
+            symlink(format!("chain{}", n + 1), etc.join(format!("chain{n}"))).unwrap();
+        }
+        symlink(outside.path(), etc.join(format!("chain{MAX_LINKS}"))).unwrap();
+        assert_eq!(tree.read("/etc/chain0/secret"), None);
+        assert!(
+            tree.set("/etc/chain0/secret", "1").is_err() && tree.replace("/etc/chain0/new", "text").is_err()
+        );
+        assert_eq!(fs::read_to_string(outside.path().join("secret")).unwrap(), "of the host");
+        assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 1);
     }
 }

@@ -91,6 +91,16 @@ fn facts_can_be_judged_elsewhere() {
     let again = doctor([OsStr::new("--json"), OsStr::new("--facts"), file.as_os_str()]);
     assert_eq!(text(&again.stdout), text(&printed.stdout));
     assert_eq!(again.status.code(), Some(1));
+    // A pipe of the caller is read too, and a FIFO, which others may have made, is not.
+    let piped = format!("cat '{}' | '{HUGELIFT}' doctor --json --facts /dev/stdin", file.display());
+    let piped = Command::new("sh").args(["-c", &piped]).output().expect("sh");
+    assert_eq!(text(&piped.stdout), text(&printed.stdout), "{piped:?}");
+    let fifo = machine.path("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).expect("mkfifo");
+    for odd in [fifo.as_path(), Path::new("/dev/zero")] {
+        let out = doctor([OsStr::new("--facts"), odd.as_os_str()]);
+        assert_eq!((out.status.code(), text(&out.stderr).lines().count()), (Some(125), 1), "{out:?}");
+    }
     for odd in ["", "{}", "[1]", "{\"facts\": 1}", "{\"facts\": {\"pools\": [{}]}}"] {
         fs::write(&file, odd).expect("write it");
         let out = doctor([OsStr::new("--facts"), file.as_os_str()]);
