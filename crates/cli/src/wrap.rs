@@ -15,7 +15,7 @@ use hugelift_linux::io::console::{self, say};
 use hugelift_linux::io::entry::{Entry, is_written_by_trusted_alone};
 use hugelift_linux::machine::tree::Tree;
 use hugelift_linux::machine::unit_files::{self, UnitFiles};
-use nix::sys::signal::{SigSet, Signal, raise};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, raise};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use own::Own;
 use place::Place;
@@ -211,10 +211,12 @@ fn write(tree: &Tree, files: &UnitFiles, own: &Own, place: &Place) -> Result<(),
     let systemd = Systemd::of(tree);
     let was_sound = systemd.verify(&files.name);
     let failed = |error| Failure::new(format!("cannot hold signals: {error}"));
-    let ending: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().collect();
+    // One that is ignored, as by nohup(1), ends nothing.
+    let all = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
+    let ending: SigSet = all.into_iter().filter(|signal| !is_ignored(*signal)).collect();
     let signals =
         SignalFd::with_flags(&ending, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC).map_err(failed)?;
-    ending.thread_block().map_err(failed)?;
+    let before = ending.thread_swap_mask(SigmaskHow::SIG_BLOCK).map_err(failed)?;
     let placed = place.write(tree);
     let checked = placed.is_ok().then(|| {
         own.without(&place.path).remove(tree)?;
@@ -231,18 +233,30 @@ fn write(tree: &Tree, files: &UnitFiles, own: &Own, place: &Place) -> Result<(),
     });
     let signal =
         signals.read_signal().ok().flatten().and_then(|info| Signal::try_from(info.ssi_signo as i32).ok());
-    let undone = match &checked {
-        Some(checked) if checked.is_err() || signal.is_some() => own.put_back(tree, &place.path),
-        _ => Ok(()),
-    };
-    ending.thread_unblock().map_err(failed)?;
+    let is_refused = checked.as_ref().is_none_or(Result::is_err);
+    let undone = if is_refused || signal.is_some() { own.put_back(tree, &place.path) } else { Ok(()) };
+    if let (Some(signal), Ok(())) = (signal, &undone) {
+        say(&format!("the drop-in is taken back: {signal}"));
+    }
+    before.thread_set_mask().map_err(failed)?;
     if let Some(signal) = signal {
+        undone?;
         // It has its effect now.
         raise(signal).map_err(failed)?;
+        return Err(Failure::new(format!("the drop-in is taken back: {signal}")));
     }
-    placed.and(undone)?;
+    placed?;
+    undone?;
     checked.unwrap_or(Ok(()))?;
     systemd.reload()
+}
+
+/// Returns whether this process ignores a signal (proc_pid_status(5), `SigIgn`).
+fn is_ignored(signal: Signal) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask & 1 << (signal as i32 - 1) != 0
 }
 
 fn printed(tree: &Tree, place: &Place) -> String {

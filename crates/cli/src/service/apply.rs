@@ -113,9 +113,11 @@ fn of_setting(finding: &Finding) -> Option<Offer> {
     let before = finding.read.iter().find(|reading| reading.source == path).map(|reading| reading.chosen());
     let kept = format!("{AT_BOOT}/hugelift-{}.conf", finding.key);
     let is_kept = Path::new(AT_BOOT).is_dir();
-    // The file is first: if it cannot be written, nothing is changed, and if the setting cannot, the file goes.
+    // The file is first: if it cannot be written, nothing is changed, and if the setting cannot, the file that is new goes.
     let command = match is_kept {
-        true => format!("echo 'w {path} - - - - {value}' > {kept} && {now} || {{ rm -f {kept}; exit 1; }}"),
+        true => format!(
+            "[ -e {kept} ] || new=1; echo 'w {path} - - - - {value}' > {kept} && {now} || {{ [ -z \"$new\" ] || rm -f {kept}; exit 1; }}"
+        ),
         false => now.into(),
     };
     let forget = if is_kept { format!("; rm -f {kept}") } else { String::new() };

@@ -67,7 +67,7 @@ impl Own {
         Ok(())
     }
 
-    /// Makes it as it was before a new drop-in was written to `new`, as far as it is not.
+    /// Restores the drop-ins to what they were before a new one was written to `new`. What is so already stays.
     ///
     /// # Errors
     /// A file cannot be removed or written.

@@ -284,7 +284,8 @@ impl Store {
         if let Err(error) = self.write_record(&record) {
             // An entry that no record names is in no list.
             if self.named().is_ok_and(|named| !named.contains(&name)) {
-                self.place.close(&name)?;
+                // It cannot be helped if that fails too: the next collection takes it.
+                let _ = self.place.close(&name);
             }
             return Err(error);
         }

@@ -84,10 +84,37 @@ pub struct Machine {
     pub lifts: u64,
     /// How many processes could not be lifted.
     pub refusals: u64,
-    /// Whether a process has found no place, which is said once.
+    /// Whether the log has said that the table is full.
     was_full: Cell<bool>,
-    /// The same of one of a user.
+    /// Whether the log has said that the part of the users is full.
     is_users_full_said: Cell<bool>,
+}
+
+/// The bytes of copies, by whose processes have them.
+struct Charges {
+    /// Bytes that all may take.
+    memory: u64,
+    /// Of root, of system users, and of those whom a rule names.
+    others: u64,
+    /// Of each ordinary user whom no rule names.
+    of_users: BTreeMap<u32, u64>,
+}
+
+impl Charges {
+    /// Returns whether one more process may have copies. An ordinary user whom no rule names may have a quarter of the memory, and
+    /// all such users half. What they have beyond that, which they have made of their own accord, takes nothing from others.
+    fn leave_room(&self, of_user: Option<u32>) -> bool {
+        let share = self.memory / SHARE_OF_USER;
+        let users: u64 = self.of_users.values().fold(0, |sum, bytes| sum.saturating_add(*bytes));
+        match of_user {
+            Some(user) if self.of_users.get(&user).is_some_and(|bytes| *bytes >= share) => false,
+            Some(_) if users >= self.memory / 2 => false,
+            _ => {
+                let capped: u64 = self.of_users.values().map(|bytes| (*bytes).min(share)).sum();
+                self.others.saturating_add(capped.min(self.memory / 2)) < self.memory
+            }
+        }
+    }
 }
 
 impl Machine {
@@ -123,6 +150,8 @@ impl Machine {
         self.records.read(self.taken.values());
         self.later.clear();
         self.taken.clear();
+        self.was_full.set(false);
+        self.is_users_full_said.set(false);
         // They know processes that the new policy may leave alone.
         self.lifters.end();
     }
@@ -185,12 +214,11 @@ impl Machine {
         }
         self.verify_turn();
         self.records.turn(self.taken.values(), &helpers(&self.lifters, &self.verify));
-        if self.charged() >= self.memory {
-            return;
-        }
-        let now = now();
+        let (now, charges) = (now(), self.charges());
         let verify = &self.verify;
-        let may = |taken: &&mut Taken| !taken.is_given && verify.allows(taken, now);
+        let may = |taken: &&mut Taken| {
+            !taken.is_given && charges.leave_room(taken.of_user) && verify.allows(taken, now)
+        };
         for taken in self.taken.values_mut().filter(may) {
             let given = taken.wants.map(|wants| self.lifters.give(wants, taken.process));
             taken.is_given = given.unwrap_or(false);
@@ -205,8 +233,9 @@ impl Machine {
             self.records.measured(self.taken.values(), &helpers(&self.lifters, &self.verify), &ended);
             self.settle(ended, now);
         }
-        let full = self.charged() >= self.memory;
-        let Some(one) = self.verify.choose(self.taken.values(), now).filter(|_| !full).cloned() else {
+        let charges = self.charges();
+        let has_room = |one: &&Taken| charges.leave_room(one.of_user);
+        let Some(one) = self.verify.choose(self.taken.values(), now).filter(has_room).cloned() else {
             return;
         };
         if let (true, Some(wants)) = (one.is_given, one.wants) {
@@ -272,21 +301,21 @@ impl Machine {
         self.taken.values().map(Taken::copies).sum()
     }
 
-    /// Returns the bytes of copies that count against the limit. Those of an ordinary user whom no rule names count up to the part
-    /// that is the user's, and those of all such users up to half: what they make of their own accord takes nothing from others.
-    fn charged(&self) -> u64 {
-        let mut of_users: BTreeMap<u32, u64> = BTreeMap::new();
-        let mut all = 0_u64;
+    /// Returns the copies of all, and those of each ordinary user whom no rule names.
+    fn charges(&self) -> Charges {
+        let mut charges = Charges { memory: self.memory, others: 0, of_users: BTreeMap::new() };
         for taken in self.taken.values() {
-            let sum = taken.of_user.map_or(&mut all, |user| of_users.entry(user).or_default());
+            let sum = match taken.of_user {
+                Some(user) => charges.of_users.entry(user).or_default(),
+                None => &mut charges.others,
+            };
             *sum = sum.saturating_add(taken.copies());
         }
-        let of_users = of_users.into_values().map(|bytes| bytes.min(self.memory / SHARE_OF_USER));
-        all.saturating_add(of_users.sum::<u64>().min(self.memory / 2))
+        charges
     }
 
-    /// Returns whether another process has no place in the table. Processes of an ordinary user whom no rule names have an eighth of
-    /// it, and those of all such users half.
+    /// Returns whether another process has no place in the table. Processes of an ordinary user whom no rule names may take at most
+    /// an eighth of it, and those of all such users half.
     fn is_full(&self, process: Identity, of_user: Option<u32>) -> bool {
         if self.taken.contains_key(&process.0) {
             return false;
@@ -313,7 +342,7 @@ impl Machine {
             log(
                 Level::Warning,
                 &format!(
-                    "further processes of user {user} are left alone: {taken} are taken, and users may have half of {MOST}, each an eighth"
+                    "further processes of user {user} are left alone: of {MOST} that can be taken a user may have an eighth, and all users half"
                 ),
             );
         }
@@ -414,12 +443,18 @@ mod tests {
     /// An ordinary user can make copies without the service, and fork what has them.
     #[test]
     fn issue_33_5_copies_of_users_leave_half_of_the_memory_to_others() {
+        let room = |machine: &Machine, of_user| machine.charges().leave_room(of_user);
         let one_user = machine((0..20).map(|n| taken(n, Some(1000), 500)));
-        assert_eq!((one_user.copies(), one_user.charged()), (10_000, 250));
+        assert_eq!(one_user.copies(), 10_000);
+        assert_eq!([None, Some(1000), Some(1001)].map(|user| room(&one_user, user)), [true, false, false]);
+        let little = machine([taken(1, Some(1000), 250), taken(2, Some(1001), 100)]);
+        assert_eq!([None, Some(1000), Some(1001)].map(|user| room(&little, user)), [true, false, true]);
         let many_users = machine((0..20).map(|n| taken(n, Some(1000 + n), 500)));
-        assert_eq!(many_users.charged(), 500);
+        assert_eq!([None, Some(2000)].map(|user| room(&many_users, user)), [true, false]);
         let with_roots = machine((0..20).map(|n| taken(n, (n > 0).then_some(1000 + n), 500)));
-        assert_eq!(with_roots.charged(), 1000);
+        assert!(!room(&with_roots, None));
+        let roots = machine([taken(1, None, 999)]);
+        assert!(room(&roots, None) && room(&roots, Some(1000)));
     }
 
     #[test]
