@@ -116,7 +116,7 @@ fn of_setting(finding: &Finding) -> Option<Offer> {
     // The file is first: if it cannot be written, nothing is changed, and if the setting cannot, the file that is new goes.
     let command = match is_kept {
         true => format!(
-            "[ -e {kept} ] || new=1; echo 'w {path} - - - - {value}' > {kept} && {now} || {{ [ -z \"$new\" ] || rm -f {kept}; exit 1; }}"
+            "new=; [ -e {kept} ] || new=1; echo 'w {path} - - - - {value}' > {kept} && {now} || {{ [ -z \"$new\" ] || rm -f {kept}; exit 1; }}"
         ),
         false => now.into(),
     };

@@ -75,7 +75,8 @@ impl Own {
         if !self.has(new) && tree.path(new).exists() {
             remove(&tree.path(new))?;
         }
-        for (path, text) in &self.0 {
+        let is_other = |(path, text): &(&PathBuf, &String)| tree.read(path).as_ref() != Some(text);
+        for (path, text) in self.0.iter().filter(is_other) {
             let failed = |error| format!("cannot put back {}: {error}", tree.path(path).escaped());
             tree.replace(path, text).map_err(failed)?;
         }

@@ -51,6 +51,8 @@ impl Inside {
                 Ok(()) if library.as_os_str().as_bytes().iter().any(|b| b" :".contains(b)) => {
                     return Err(NoPreload::Unnameable(library.into()));
                 }
+                // A folder of another user that could not be searched before may be open now.
+                Ok(()) if Entry::find(&library).is_err() || others_can_change(&library) => {}
                 Ok(()) => return Ok(Inside { library }),
             }
         }

@@ -104,16 +104,11 @@ impl Charges {
     /// Returns whether one more process may have copies. An ordinary user whom no rule names may have a quarter of the memory, and
     /// all such users half. What they have beyond that, which they have made of their own accord, takes nothing from others.
     fn leave_room(&self, of_user: Option<u32>) -> bool {
-        let share = self.memory / SHARE_OF_USER;
-        let users: u64 = self.of_users.values().fold(0, |sum, bytes| sum.saturating_add(*bytes));
-        match of_user {
-            Some(user) if self.of_users.get(&user).is_some_and(|bytes| *bytes >= share) => false,
-            Some(_) if users >= self.memory / 2 => false,
-            _ => {
-                let capped: u64 = self.of_users.values().map(|bytes| (*bytes).min(share)).sum();
-                self.others.saturating_add(capped.min(self.memory / 2)) < self.memory
-            }
-        }
+        let (share, half) = (self.memory / SHARE_OF_USER, self.memory / 2);
+        let of_users: u64 = self.of_users.values().map(|bytes| (*bytes).min(share)).sum();
+        let is_users_room =
+            |user: u32| of_users < half && self.of_users.get(&user).is_none_or(|bytes| *bytes < share);
+        of_user.is_none_or(is_users_room) && self.others.saturating_add(of_users.min(half)) < self.memory
     }
 }
 
@@ -201,8 +196,8 @@ impl Machine {
         self.later.next().into_iter().chain(others).min()
     }
 
-    /// Takes what the lifters have done. Starts those again that have ended, and names to them the processes that wait, unless
-    /// all copies together take too much already.
+    /// Takes what the lifters have done. Starts those again that have ended, and names to them the processes that wait and for whose
+    /// copies there is room.
     pub fn turn(&mut self) {
         for line in self.lifters.read() {
             self.take(&line);
@@ -234,10 +229,8 @@ impl Machine {
             self.settle(ended, now);
         }
         let charges = self.charges();
-        let has_room = |one: &&Taken| charges.leave_room(one.of_user);
-        let Some(one) = self.verify.choose(self.taken.values(), now).filter(has_room).cloned() else {
-            return;
-        };
+        let room = self.taken.values().filter(|one| charges.leave_room(one.of_user));
+        let Some(one) = self.verify.choose(room, now).cloned() else { return };
         if let (true, Some(wants)) = (one.is_given, one.wants) {
             self.renew(wants, &[one.process]);
         }
@@ -446,7 +439,7 @@ mod tests {
         let room = |machine: &Machine, of_user| machine.charges().leave_room(of_user);
         let one_user = machine((0..20).map(|n| taken(n, Some(1000), 500)));
         assert_eq!(one_user.copies(), 10_000);
-        assert_eq!([None, Some(1000), Some(1001)].map(|user| room(&one_user, user)), [true, false, false]);
+        assert_eq!([None, Some(1000), Some(1001)].map(|user| room(&one_user, user)), [true, false, true]);
         let little = machine([taken(1, Some(1000), 250), taken(2, Some(1001), 100)]);
         assert_eq!([None, Some(1000), Some(1001)].map(|user| room(&little, user)), [true, false, true]);
         let many_users = machine((0..20).map(|n| taken(n, Some(1000 + n), 500)));
