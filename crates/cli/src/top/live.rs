@@ -14,6 +14,7 @@ use hugelift_linux::machine::base_page;
 use hugelift_linux::proc::procfs::ProcError;
 use hugelift_measure::processes::reader::Processes;
 use hugelift_measure::processes::{Reading, Sample};
+use nix::poll::{PollFd, PollFlags, poll};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::cursor::Show;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
@@ -22,6 +23,7 @@ use ratatui::crossterm::style;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGSTOP, SIGTERM};
 use signal_hook::{flag, low_level};
 use std::io::{self, IsTerminal};
+use std::os::fd::AsFd as _;
 use std::panic;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
@@ -32,6 +34,10 @@ use std::time::Duration;
 const END_SIGNALS: [i32; 4] = [SIGTERM, SIGHUP, SIGINT, SIGQUIT];
 /// How long a signal or a new reading waits at most.
 const TICK: Duration = Duration::from_millis(100);
+/// How often the terminal is asked whether it is there, in milliseconds.
+const LOOK: u16 = 500;
+/// How long the session may take to end by itself when its terminal is gone.
+const GRACE: Duration = Duration::from_secs(1);
 /// The first interval, which is short: until then the table is empty.
 const FIRST: Duration = Duration::from_millis(300);
 
@@ -57,6 +63,7 @@ pub fn live(interval: Duration, number: usize, colour: bool) -> Result<(), Failu
         flag::register(number, again).map_err(failed)?;
         flag::register_usize(number, Arc::clone(&signal), number.unsigned_abs() as usize).map_err(failed)?;
     }
+    end_with_terminal(&signal);
     let on_screen = Arc::new(Mutex::new(Vec::new()));
     let readings = read_on(interval, number, Arc::clone(&on_screen));
     // After a panic, the hook of `try_init` restores the screen and its settings, then this hook
@@ -81,6 +88,24 @@ pub fn live(interval: Duration, number: usize, colour: bool) -> Result<(), Failu
         let _ = low_level::emulate_default_handler(number);
     }
     ended
+}
+
+/// Ends the process, as SIGHUP or the signal that came would, when its terminal is gone and the session has not seen that in time:
+/// a read of a terminal that has hung up returns nothing at once, and the library that reads the keys goes on reading.
+fn end_with_terminal(signal: &Arc<AtomicUsize>) {
+    let signal = Arc::clone(signal);
+    std::thread::spawn(move || {
+        let stdin = io::stdin();
+        let is_gone = || {
+            let mut fds = [PollFd::new(stdin.as_fd(), PollFlags::empty())];
+            let hung_up = PollFlags::POLLHUP | PollFlags::POLLERR | PollFlags::POLLNVAL;
+            poll(&mut fds, LOOK).is_ok() && fds[0].revents().is_some_and(|events| events.intersects(hung_up))
+        };
+        while !is_gone() {}
+        std::thread::sleep(GRACE);
+        let number = i32::try_from(signal.load(Ordering::Relaxed)).unwrap_or(0);
+        let _ = low_level::emulate_default_handler(if number == 0 { SIGHUP } else { number });
+    });
 }
 
 /// The processes that the user sees: their coverage is read before that of others.

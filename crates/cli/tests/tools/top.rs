@@ -256,6 +256,32 @@ fn a_signal_ends_it_and_the_terminal_is_given_back() {
     }
 }
 
+/// A window that is closed: the terminal hangs up, with and without a signal.
+#[test]
+fn it_ends_with_its_terminal() {
+    for (signal, before) in [("a terminal of its own", &["setsid", "--ctty"][..]), ("another's", &["setsid"])]
+    {
+        let pty = nix::pty::openpty(None, None).expect("a pseudo-terminal");
+        // A program that had the other end open would keep the terminal.
+        let on_exec = nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::FD_CLOEXEC);
+        nix::fcntl::fcntl(&pty.master, on_exec).expect("fcntl");
+        let end = || pty.slave.try_clone().expect("a descriptor");
+        let mut command = std::process::Command::new(before[0]);
+        command.args(&before[1..]).args([HUGELIFT, "top"]).stdin(end()).stdout(end()).stderr(end());
+        let mut child = command.spawn().expect("setsid");
+        drop(command);
+        let until_it_reads = || crate::common::run::has_signal(child.id(), "SigCgt", Signal::SIGTERM);
+        crate::common::run::until("it begins", until_it_reads);
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        drop(pty);
+        let by = std::time::Instant::now() + crate::common::run::PATIENCE;
+        assert!(
+            crate::common::run::wait(&mut child, by).is_some(),
+            "{signal}: it goes on without a terminal"
+        );
+    }
+}
+
 #[test]
 fn a_panic_gives_the_terminal_back() {
     let script = format!("ulimit -c 0; HUGELIFT_TEST_PANIC=1 {WITH_FAULT_POINTS} top; echo ended $?");

@@ -403,27 +403,11 @@ fn helpers(lifters: &Lifters, verify: &Verify) -> Vec<u32> {
 mod tests {
     use super::*;
     use hugelift_core::policy::Backing;
-    use hugelift_core::service::acts::Acts;
-    use hugelift_core::service::verify::Program;
     use hugelift_core::snapshot::Part;
 
     /// A process of an ordinary user, or of root, with so many bytes of copies.
     fn taken(pid: u32, of_user: Option<u32>, bytes: u64) -> Taken {
-        Taken {
-            process: (pid, 1),
-            life: None,
-            acts: Acts::NONE,
-            rule: None,
-            program: "/a".into(),
-            unit: None,
-            key: Program { build_id: "a".into(), unit: None },
-            verify: false,
-            wants: None,
-            of_user,
-            is_given: false,
-            huge: [((Part::Text, Backing::Thp), bytes)].into(),
-            refusal: None,
-        }
+        Taken { of_user, huge: [((Part::Text, Backing::Thp), bytes)].into(), ..Taken::example((pid, 1)) }
     }
 
     fn machine(all: impl IntoIterator<Item = Taken>) -> Machine {

@@ -112,23 +112,30 @@ impl Taken {
 mod tests {
     use super::*;
 
+    impl Taken {
+        /// Returns one of which nothing is wanted.
+        pub fn example(process: Identity) -> Taken {
+            Taken {
+                process,
+                life: None,
+                acts: Acts::NONE,
+                rule: None,
+                program: "/a".into(),
+                unit: None,
+                key: Program { build_id: "a".into(), unit: None },
+                verify: false,
+                wants: None,
+                of_user: None,
+                is_given: false,
+                huge: Huge::new(),
+                refusal: None,
+            }
+        }
+    }
+
     #[test]
     fn issue_33_2_what_is_huge_counts_once_and_the_page_cache_is_no_copy() {
-        let mut taken = Taken {
-            process: (7, 1),
-            life: None,
-            acts: Acts::NONE,
-            rule: None,
-            program: "/a".into(),
-            unit: None,
-            key: Program { build_id: "a".into(), unit: None },
-            verify: false,
-            wants: None,
-            of_user: None,
-            is_given: false,
-            huge: Huge::new(),
-            refusal: None,
-        };
+        let mut taken = Taken::example((7, 1));
         let objects = Huge::from([
             ((Part::Text, Backing::Shared), 4),
             ((Part::Rodata, Backing::Thp), 2),
