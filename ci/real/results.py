@@ -59,7 +59,7 @@ def without_paths(value):
     if isinstance(value, list):
         return [without_paths(item) for item in value]
     if isinstance(value, str):
-        return re.sub(r"(?<![\w.:/*])/(?!(?:usr|lib|lib64|bin|sbin|proc|sys|etc)/|dev/null)(?:[\w.+~@-]+/)+", "", value)
+        return re.sub(r"(?<![\w./*])(?<!\w:)/(?!(?:usr|lib|lib64|bin|sbin|proc|sys|etc)/|dev/null)(?:[\w.+~@-]+/)+", "", value)
     return value
 
 
@@ -548,6 +548,7 @@ def self_test():
         assert "[0.800, 0.900]" in lines["bare"] and "Of 6 comparisons" not in text, lines["bare"]
         assert "Of 3 comparisons 3 have two intervals that do not overlap. Where both runs are sure, 1 had a gain" in text, text
     assert without_paths({"a": ["/tmp/x.y/node -e '/usr/lib/a' a/b /proc/1/x /dev/null"]}) == {"a": ["node -e '/usr/lib/a' a/b /proc/1/x /dev/null"]}
+    assert without_paths("peer::/home/me/peer /usr/bin/node") == "peer::peer /usr/bin/node"
     assert without_paths("s/[^/]*x//;http://127.0.0.1:1/a --path=/home/me/data") == "s/[^/]*x//;http://127.0.0.1:1/a --path=data"
 
 
