@@ -114,7 +114,7 @@ impl Place {
         for end in BESIDE {
             let mut name = self.entry.name().to_os_string();
             name.push(end);
-            // Without its ledger it would be taken for that of the next one.
+            // It belongs to the damaged one. SQLite would remove it beside the next one, which begins empty.
             let _ = self.entry.sibling(name).rename(&self.entry.sibling(to(end)));
         }
         Ok(aside)

@@ -4,7 +4,7 @@
 use crate::launch::preload::{self, NoPreload};
 use hugelift_inside::names;
 use hugelift_linux::io::console::unhurt;
-use hugelift_linux::io::entry::{Entry, is_written_by_trusted_alone};
+use hugelift_linux::io::entry::Entry;
 use hugelift_linux::io::temporary::own_path;
 use hugelift_linux::program::{remove_variable, set_variable};
 use nix::errno::Errno;
@@ -101,8 +101,8 @@ impl Inside {
 fn others_can_change(file: &Path) -> bool {
     match Entry::find(file) {
         Ok(entry) => {
-            let is_safe = |stat: FileStat| is_written_by_trusted_alone(stat.st_uid, stat.st_mode);
-            entry.exposed().is_some() || !entry.stat().is_ok_and(is_safe)
+            let is_safe = |stat: FileStat| entry.is_changed_by_trusted_alone(stat.st_uid, stat.st_mode);
+            !entry.stat().is_ok_and(is_safe)
         }
         Err(error) => error.raw_os_error() != Some(libc::EACCES),
     }

@@ -217,6 +217,12 @@ impl Entry {
         self.way.exposed.as_deref()
     }
 
+    /// Returns whether root and the caller alone can change the file of this owner and this mode (inode(7)), which has the name,
+    /// or put another one in its place.
+    pub fn is_changed_by_trusted_alone(&self, uid: u32, mode: u32) -> bool {
+        self.exposed().is_none() && is_written_by_trusted_alone(uid, mode)
+    }
+
     /// Returns what has the name now; a symbolic link is not followed.
     ///
     /// # Errors

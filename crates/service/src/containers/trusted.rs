@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Reads a file that nobody but root, or the own user, can change. What is read is bounded, and nothing waits.
 
-use hugelift_linux::io::entry::{Entry, is_written_by_trusted_alone};
+use hugelift_linux::io::entry::Entry;
 use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -13,7 +13,7 @@ use std::path::Path;
 pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let entry = Entry::find(path)?;
     let (file, meta) = entry.open()?;
-    if entry.exposed().is_some() || !is_written_by_trusted_alone(meta.uid(), meta.mode()) {
+    if !entry.is_changed_by_trusted_alone(meta.uid(), meta.mode()) {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, "others than root can change it"));
     }
     if meta.len() > most {
