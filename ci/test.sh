@@ -98,11 +98,11 @@ words_of() {
 }
 
 # Replaces this shell by the program. --nocapture shows the SKIP of a test that passes. Background jobs of
-# bash ignore ^C, which the tests must not inherit.
+# bash ignore ^C, and those of nohup(1) SIGHUP, which the tests must not inherit.
 start() {
   words_of "$1"
   [ "$1" = doc-tests ] || words+=(--test-threads="$threads")
-  exec timeout -k 30 "$limit" env --default-signal=INT,QUIT "${words[@]}" --nocapture
+  exec timeout -k 30 "$limit" env --default-signal=INT,QUIT,TERM,HUP "${words[@]}" --nocapture
 }
 
 # Runs one program, shows its output, and records the result: a file in $work/done holds the number of
@@ -209,7 +209,7 @@ passes_alone() { # NAME TEST
   for try in 1 2 3; do
     echo
     echo "==== $2 alone, run $try of 3"
-    timeout -k 30 "$limit" env --default-signal=INT,QUIT "${words[0]}" --exact "$2" --include-ignored --nocapture |& tee "$log" || return 1
+    timeout -k 30 "$limit" env --default-signal=INT,QUIT,TERM,HUP "${words[0]}" --exact "$2" --include-ignored --nocapture |& tee "$log" || return 1
     grep -q '^test result: ok. 1 passed' "$log" && ! grep -q 'SKIP: ' "$log" || return 1
   done
 }

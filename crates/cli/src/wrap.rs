@@ -11,12 +11,11 @@ use clap::Args;
 use hugelift_core::printable::Escape;
 use hugelift_core::units::{self, Unit};
 use hugelift_lift::options::StartOptions;
+use hugelift_linux::held_signals::HeldSignals;
 use hugelift_linux::io::console::{self, say};
-use hugelift_linux::io::entry::{Entry, is_written_by_trusted_alone};
+use hugelift_linux::io::entry::Entry;
 use hugelift_linux::machine::tree::Tree;
 use hugelift_linux::machine::unit_files::{self, UnitFiles};
-use nix::sys::signal::{SigSet, SigmaskHow, Signal, raise};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
 use own::Own;
 use place::Place;
 use std::ffi::OsString;
@@ -175,7 +174,7 @@ fn check(path: &Path, here: &Path) -> Result<(), Failure> {
     let failed = |error| Failure::new(format!("{}: {error}", here.escaped()));
     let entry = Entry::find(here).map_err(failed)?;
     let stat = entry.stat().map_err(failed)?;
-    if entry.exposed().is_some() || !is_written_by_trusted_alone(stat.st_uid, stat.st_mode) {
+    if !entry.is_changed_by_trusted_alone(stat.st_uid, stat.st_mode) {
         return refused("can be replaced by others than root and you");
     }
     Ok(())
@@ -209,18 +208,12 @@ impl Texts {
 /// another step fails, and if a signal is to end this process meanwhile.
 fn write(tree: &Tree, files: &UnitFiles, own: &Own, place: &Place) -> Result<(), Failure> {
     let systemd = Systemd::of(tree);
-    let was_sound = systemd.verify(&files.name);
-    let failed = |error| Failure::new(format!("cannot hold signals: {error}"));
-    // One that is ignored, as by nohup(1), ends nothing.
-    let all = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
-    let ending: SigSet = all.into_iter().filter(|signal| !is_ignored(*signal)).collect();
-    let signals =
-        SignalFd::with_flags(&ending, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC).map_err(failed)?;
-    let before = ending.thread_swap_mask(SigmaskHow::SIG_BLOCK).map_err(failed)?;
+    let was_sound = systemd.verify(&files.name, None);
+    let held = HeldSignals::hold().map_err(|error| Failure::new(format!("cannot hold signals: {error}")))?;
     let placed = place.write(tree);
     let checked = placed.is_ok().then(|| {
         own.without(&place.path).remove(tree)?;
-        match (was_sound, systemd.verify(&files.name)) {
+        match (was_sound, systemd.verify(&files.name, Some(&held))) {
             (Err(fault), _) => say(&format!(
                 "systemd-analyze does not judge it, since it finds a fault without it too: {fault}"
             )),
@@ -231,32 +224,22 @@ fn write(tree: &Tree, files: &UnitFiles, own: &Own, place: &Place) -> Result<(),
         }
         Ok(())
     });
-    let signal =
-        signals.read_signal().ok().flatten().and_then(|info| Signal::try_from(info.ssi_signo as i32).ok());
+    let signal = held.came();
     let is_refused = checked.as_ref().is_none_or(Result::is_err);
     let undone = if is_refused || signal.is_some() { own.put_back(tree, &place.path) } else { Ok(()) };
     if let (Some(signal), Ok(())) = (signal, &undone) {
         say(&format!("the drop-in is taken back: {signal}"));
     }
-    before.thread_set_mask().map_err(failed)?;
+    // A signal that has come has its effect now.
+    drop(held);
     if let Some(signal) = signal {
         undone?;
-        // It has its effect now.
-        raise(signal).map_err(failed)?;
         return Err(Failure::new(format!("the drop-in is taken back: {signal}")));
     }
     placed?;
     undone?;
     checked.unwrap_or(Ok(()))?;
     systemd.reload()
-}
-
-/// Returns whether this process ignores a signal (proc_pid_status(5), `SigIgn`).
-fn is_ignored(signal: Signal) -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
-    mask & 1 << (signal as i32 - 1) != 0
 }
 
 fn printed(tree: &Tree, place: &Place) -> String {

@@ -27,7 +27,9 @@ use crate::separate::Options;
 use hugelift_core::addr::PageSize;
 use hugelift_core::printable::Untrusted;
 use hugelift_linux::elf::elf_file::ElfFile;
+use hugelift_linux::held_signals::HeldSignals;
 use hugelift_linux::io::entry::Entry;
+use hugelift_linux::io::temporary::Temporary;
 use hugelift_pages::pagecache::prime::written;
 use kept::{kept_of, unlike};
 use std::fs::Metadata;
@@ -102,6 +104,8 @@ pub fn replace(
     attributes::carry_over(&original, copy.file())?;
     // Whoever loads the file may load the copy now.
     let loaded = separated.map(|separated| original.compared(&separated, copy.file())).transpose()?;
+    let go_on = |copy: &Temporary| copy.check().map_err(RelayError::io("go on with the copy beside", &path));
+    go_on(&copy)?;
     let not_compared = match loaded {
         Some(Loaded::NotLoaded(why)) => Some(why),
         _ => None,
@@ -110,14 +114,16 @@ pub fn replace(
     copy.close_for_writing().map_err(RelayError::io("open the copy beside", &path))?;
     let check = |what| ReplaceError::Check { path: path.clone().into(), what };
     checks::loader(file, &original, copy.file()).map_err(check)?;
+    // From here on a signal has its effect only when all is done or undone.
+    let name = copy.path().map_err(RelayError::io("name the copy beside", &path))?;
     if let Some(command) = attempt {
-        let copy = copy.path().map_err(RelayError::io("name the copy beside", &path))?;
-        checks::attempt(command, &path, &copy).map_err(check)?;
+        checks::attempt(command, &path, &name, copy.held()).map_err(check)?;
     }
     // Writing and running the copy have changed its times.
     attributes::times(&original, copy.file())?;
     idle(file, &original)?;
     original.unchanged()?;
+    go_on(&copy)?;
     keep(&original, &kept)?;
     let of_copy = copy.file().metadata().map_err(RelayError::io("read the copy beside", &path))?;
     if let Err(error) = copy.publish_for(&original.meta, &entry) {
@@ -210,6 +216,7 @@ pub fn restore(path: &Path) -> Result<PathBuf, ReplaceError> {
     }
     now.unchanged()?;
     original.unchanged()?;
+    let _held = HeldSignals::hold().map_err(RelayError::io("hold signals for", &path))?;
     // rename(2) does nothing if both names are of one file.
     let done = match entry.is(&original.meta) {
         true => kept.remove(),

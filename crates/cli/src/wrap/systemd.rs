@@ -4,6 +4,7 @@
 use crate::failure::Failure;
 use hugelift_core::printable::{Escape, text_to_parse};
 use hugelift_linux::command::wait_for;
+use hugelift_linux::held_signals::HeldSignals;
 use hugelift_linux::machine::pools::has_systemd;
 use hugelift_linux::machine::tree::Tree;
 use std::ffi::OsString;
@@ -32,15 +33,19 @@ impl Systemd {
         Systemd { root, is_running: tree.is_live() && has_systemd(tree) }
     }
 
-    /// Has a unit checked by systemd-analyze(1). Without that program each unit is sound.
+    /// Has a unit checked by systemd-analyze(1). A signal to the process group, as of ctrl-C, reaches that program also if this
+    /// process holds it. Without systemd-analyze each unit is sound.
     ///
     /// # Errors
     /// Returns the first line that names a fault.
-    pub fn verify(&self, unit: &str) -> Result<(), String> {
+    pub fn verify(&self, unit: &str, held: Option<&HeldSignals>) -> Result<(), String> {
         let mut command = Command::new("systemd-analyze");
         command.args(["verify", "--man=no", "--recursive-errors=no"]);
         if let Some(root) = &self.root {
             command.arg("--root").arg(root);
+        }
+        if let Some(held) = held {
+            held.spare(&mut command);
         }
         match said(command.arg(unit)) {
             Ok((status, _)) if status.success() => Ok(()),

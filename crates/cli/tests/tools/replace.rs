@@ -383,6 +383,23 @@ fn the_users_own_check_decides() {
 }
 
 #[test]
+fn a_signal_leaves_no_copy() {
+    let place = Place::new(&skewed());
+    let before = fs::read(&place.file).expect("read");
+    let file = place.file.to_str().expect("a path");
+    for (signal, number) in [("INT", 2), ("QUIT", 3), ("TERM", 15), ("HUP", 1)] {
+        // Only the copy has a name that begins with a dot.
+        let command = format!("case {{}} in */.program*) kill -{signal} $PPID; exec sleep 600;; esac");
+        let prime = Cmd::new([HUGELIFT, "prime", "--replace", "--try", &command, file]);
+        // Whoever runs the tests may ignore some of them, and SIGQUIT would leave a core.
+        let done = prime.under(["env", "--default-signal=INT,QUIT,TERM,HUP", "prlimit", "--core=0"]).bare();
+        assert_eq!(done.end, End::Signal(number), "{done:?}");
+        assert_eq!(place.names(), ["program"], "{signal}");
+        assert!(fs::read(&place.file).expect("read") == before, "{signal}");
+    }
+}
+
+#[test]
 fn links_are_followed_and_upgrades_win() {
     let place = Place::new(&skewed());
     let link = place.dir.path().join("link");

@@ -3,10 +3,12 @@
 //!
 //! Where the file system can, the file has no name at all while it is written (open(2), `O_TMPFILE`): nothing is left
 //! of it if the process is killed. Elsewhere it has a name of its own, and is removed when it is dropped. It has one for a
-//! moment too if it replaces another file, as link(2) replaces none.
+//! moment too if it replaces another file, as link(2) replaces none. Signals that would end the process, and leave the file there,
+//! are held while it has such a name.
 
 pub use crate::io::open::own_path;
 
+use crate::held_signals::HeldSignals;
 use crate::io::entry::Entry;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -25,8 +27,8 @@ const NAMES: u32 = 100;
 pub struct Temporary {
     place: Entry,
     file: File,
-    /// The name that it has until it gets its last one.
-    named: Option<Entry>,
+    /// The name that it has until it gets its last one. The signals have their effect when that name is removed.
+    named: Option<(Entry, HeldSignals)>,
 }
 
 impl Temporary {
@@ -43,8 +45,9 @@ impl Temporary {
             // Not each file system has files without a name (EOPNOTSUPP, EISDIR). Another reason, such as a directory
             // that may not be written to, prevents this attempt too.
             None => {
+                let held = HeldSignals::hold()?;
                 let (named, file) = with_new_name(place, |entry| entry.create(mode))?;
-                (file, Some(named))
+                (file, Some((named, held)))
             }
         };
         Ok(Temporary { place: place.clone(), file, named })
@@ -64,12 +67,29 @@ impl Temporary {
     }
 
     fn name(&mut self) -> io::Result<Entry> {
-        if let Some(named) = &self.named {
+        if let Some((named, _)) = &self.named {
             return Ok(named.clone());
         }
+        let held = HeldSignals::hold()?;
         let (named, ()) = with_new_name(&self.place, |entry| entry.link(&self.file))?;
-        self.named = Some(named.clone());
+        self.named = Some((named.clone(), held));
         Ok(named)
+    }
+
+    /// Returns the signals that are held while it has a name of its own.
+    pub fn held(&self) -> Option<&HeldSignals> {
+        self.named.as_ref().map(|(_, held)| held)
+    }
+
+    /// Fails if a held signal has come. It is for the time between long steps.
+    ///
+    /// # Errors
+    /// `EINTR`
+    pub fn check(&self) -> io::Result<()> {
+        match self.held().and_then(HeldSignals::came) {
+            Some(signal) => Err(io::Error::new(io::ErrorKind::Interrupted, format!("{signal} has come"))),
+            None => Ok(()),
+        }
     }
 
     /// Opens the file again, for reading only: the kernel executes no file that is open for writing.
@@ -101,7 +121,7 @@ impl Temporary {
     ///
     /// # Errors
     /// As [`Temporary::publish`]; `ESTALE` if another file has taken the name, which that file then keeps.
-    pub fn publish_for(mut self, old: &Metadata, place: &Entry) -> io::Result<()> {
+    pub fn publish_for(&mut self, old: &Metadata, place: &Entry) -> io::Result<()> {
         self.file.sync_all()?;
         self.publish_by(place, |named| named.take_place_of(old, place))
     }
@@ -120,7 +140,7 @@ impl Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        if let Some(named) = &self.named
+        if let Some((named, _)) = &self.named
             && self.file.metadata().is_ok_and(|meta| named.is(&meta))
         {
             // Nothing more can be done if it cannot be removed.
@@ -192,6 +212,24 @@ mod tests {
         assert_eq!(names(folder.path()).len(), 1);
         drop(new);
         assert_eq!(names(folder.path()), Vec::<OsString>::new());
+    }
+
+    #[test]
+    fn signals_are_held_while_it_has_a_name() {
+        use nix::sys::signal::{SigSet, Signal, raise};
+        let folder = tempfile::tempdir().unwrap();
+        let place = Entry::find(&folder.path().join("out")).unwrap();
+        let is_blocked = || SigSet::thread_get_mask().unwrap().contains(Signal::SIGTERM);
+        let mut new = Temporary::beside(&place, 0o644).unwrap();
+        assert_eq!(is_blocked(), new.held().is_some());
+        new.path().unwrap();
+        raise(Signal::SIGTERM).unwrap();
+        assert_eq!(new.held().unwrap().came(), Some(Signal::SIGTERM));
+        assert!(new.check().unwrap_err().to_string().contains("SIGTERM has come"));
+        // It is taken here, as it would end the tests.
+        assert_eq!(SigSet::from(Signal::SIGTERM).wait().unwrap(), Signal::SIGTERM);
+        drop(new);
+        assert!(!is_blocked());
     }
 
     #[test]

@@ -153,6 +153,7 @@ impl Original {
         let again = again.map_err(RelayError::io("read the copy beside", &path))?;
         check(&again)?;
         self.unchanged()?;
+        copy.check().map_err(RelayError::io("go on with the copy beside", &path))?;
         // Writing and comparing have left small pages in the page cache. They are dropped, so that the first
         // run reads the copy in anew. (This is advice, and its failure does not matter.)
         let _ = posix_fadvise(copy.file(), 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);

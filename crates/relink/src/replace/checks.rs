@@ -4,8 +4,11 @@
 use crate::loader::{NOBODY, SHELL, loader_of, trusted};
 use crate::relay::Original;
 use hugelift_core::printable::{Escape, printable_lines, text_to_parse};
-use hugelift_linux::command::wait_for;
+use hugelift_linux::command::{drain, never_wait, wait_for};
 use hugelift_linux::elf::elf_file::ElfFile;
+use hugelift_linux::held_signals::HeldSignals;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::ffi::OsString;
 use std::fs::{File, Metadata};
 use std::io;
@@ -15,10 +18,15 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Output, Stdio};
+use std::thread::sleep;
 use std::time::Duration;
 
 /// How long to wait for `--verify` of a loader, which takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// The time between two checks whether the user's command has ended or a signal has come.
+const CHECK: Duration = Duration::from_millis(5);
+/// How long the user's command may take to end after a signal.
+const ENDING: Duration = Duration::from_secs(2);
 
 /// Lets the loader map each of the two files and run nothing (`--verify`, ld.so(8)): it must exit alike for
 /// both. A static program has no loader.
@@ -92,12 +100,18 @@ fn confine(fd: RawFd) -> io::Result<()> {
 }
 
 /// Runs the user's shell command with each of the two for `{}`: it must exit with the same status and write
-/// the same. It runs with the caller's rights, whatever it does with the files.
-pub(super) fn attempt(command: &str, file: &Path, copy: &Path) -> Result<(), String> {
+/// the same. It runs with the caller's rights, whatever it does with the files. A held signal ends it.
+pub(super) fn attempt(
+    command: &str,
+    file: &Path,
+    copy: &Path,
+    held: Option<&HeldSignals>,
+) -> Result<(), String> {
     let run = |path: &Path| -> Result<Output, String> {
-        let line = with_name(command, path);
-        let run = Command::new(SHELL).arg("-c").arg(&line).stdin(Stdio::null()).output();
-        run.map_err(|e| format!("cannot run '{command}': {e}"))
+        let mut shell = Command::new(SHELL);
+        shell.arg("-c").arg(with_name(command, path)).stdin(Stdio::null());
+        let ended = output(&mut shell, held).map_err(|e| format!("cannot run '{command}': {e}"))?;
+        ended.ok_or_else(|| format!("a signal has ended '{command}'"))
     };
     let (before, after) = (run(file)?, run(copy)?);
     if before.status != after.status {
@@ -118,6 +132,36 @@ pub(super) fn attempt(command: &str, file: &Path, copy: &Path) -> Result<(), Str
         }
     }
     Ok(())
+}
+
+/// Runs a command. Returns how it ends and what it has written by then; `None` if a held signal has ended it. It does not wait for
+/// the end of its output, which a process that it leaves behind may hold open.
+fn output(command: &mut Command, held: Option<&HeldSignals>) -> io::Result<Option<Output>> {
+    if let Some(held) = held {
+        held.spare(command);
+    }
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let (out, err) = (child.stdout.take(), child.stderr.take());
+    out.as_ref().map(never_wait).transpose()?;
+    err.as_ref().map(never_wait).transpose()?;
+    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+    loop {
+        let ended = child.try_wait()?;
+        out.as_ref().map(|pipe| drain(pipe, |bytes| stdout.extend_from_slice(bytes)));
+        err.as_ref().map(|pipe| drain(pipe, |bytes| stderr.extend_from_slice(bytes)));
+        if let Some(status) = ended {
+            return Ok(Some(Output { status, stdout, stderr }));
+        }
+        if let Some(signal) = held.and_then(HeldSignals::came) {
+            // The terminal sends its own to the command too, which may clean up at the first.
+            if !matches!(signal, Signal::SIGINT | Signal::SIGQUIT) {
+                let _ = kill(Pid::from_raw(child.id().cast_signed()), signal);
+            }
+            wait_for(&mut child, ENDING)?;
+            return Ok(None);
+        }
+        sleep(CHECK);
+    }
 }
 
 /// Returns the command with the file's name, in quotes, for each `{}`.
@@ -143,16 +187,19 @@ mod tests {
     fn any_name_is_one_word() {
         let path = Path::new("/a b/it's $(x)");
         assert_eq!(with_name("{} -v; {}", path), r"'/a b/it'\''s $(x)' -v; '/a b/it'\''s $(x)'");
-        assert_eq!(attempt("printf %s {} | wc -l", path, path), Ok(()));
+        assert_eq!(attempt("printf %s {} | wc -l", path, path, None), Ok(()));
     }
 
     #[test]
     fn what_differs_is_named() {
-        let (a, b) = (Path::new("/bin/true"), Path::new("/bin/false"));
-        assert_eq!(attempt("echo same", a, b), Ok(()));
-        assert_eq!(attempt("echo {}", a, Path::new("/bin/false")), Ok(()), "but for the name");
-        assert!(attempt("{}", a, b).unwrap_err().contains("exit status: 1 instead of exit status: 0"));
-        assert!(attempt("test {} = /bin/true || echo two", a, b).unwrap_err().contains("another stdout"));
+        let attempt = |command| attempt(command, Path::new("/bin/true"), Path::new("/bin/false"), None);
+        assert_eq!(attempt("echo same"), Ok(()));
+        assert_eq!(attempt("echo {}"), Ok(()), "but for the name");
+        assert!(attempt("{}").unwrap_err().contains("exit status: 1 instead of exit status: 0"));
+        assert!(attempt("test {} = /bin/true || echo two").unwrap_err().contains("another stdout"));
+        // More than a pipe holds.
+        let long = "seq 100000; test {} = /bin/true || echo more";
+        assert!(attempt(long).unwrap_err().contains("another stdout"));
     }
 
     #[test]

@@ -4,17 +4,13 @@
 use nix::errno::Errno;
 use nix::sys::prctl;
 use nix::sys::signal::{SigSet, Signal};
-use nix::unistd::{getppid, read};
+use nix::unistd::getppid;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 
 /// The executable of this process, also if its file was replaced since.
 const SELF: &str = "/proc/self/exe";
-
-/// Bytes that are read in one turn at most.
-const TURN: usize = 1 << 20;
 
 /// Starts hugelift with these words. Its messages go where those of this process go. It gets
 /// SIGTERM when the thread that calls this ends (PR_SET_PDEATHSIG of prctl(2)).
@@ -35,18 +31,4 @@ pub fn start(words: &[String], input: Stdio, output: Stdio) -> io::Result<Child>
     // SAFETY: it makes three system calls, and takes no lock.
     unsafe { command.pre_exec(ends_with_daemon) };
     command.spawn()
-}
-
-/// Gives `take` what is in a pipe that does not block. Returns whether its other end is closed.
-pub fn drain(pipe: &OwnedFd, mut take: impl FnMut(&[u8])) -> bool {
-    let mut bytes = [0; 16 << 10];
-    for _ in 0..TURN / bytes.len() {
-        match read(pipe, &mut bytes) {
-            Ok(0) => return true,
-            Ok(count) => take(&bytes[..count]),
-            Err(Errno::EINTR) => {}
-            Err(_) => break,
-        }
-    }
-    false
 }

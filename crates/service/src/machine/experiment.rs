@@ -2,11 +2,11 @@
 //! An experiment on a process that runs: `hugelift compare --pid`, a process of its own. It lifts and restores in turn, and
 //! restores at its end, also after an error and at SIGTERM.
 
-use super::child::{drain, start};
+use super::child::start;
 use super::outcome::Outcome;
 use hugelift_core::proc_stat::Identity;
+use hugelift_linux::command::{drain, never_wait};
 use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::io;
@@ -51,7 +51,7 @@ impl Experiment {
             ["compare", "--pid", &pid, "--time", &time, "--leave", "bare", "--json"].map(String::from);
         let mut child = start(&words, Stdio::null(), Stdio::piped())?;
         let Some(output) = child.stdout.take().map(OwnedFd::from) else { return Err(Errno::EPIPE.into()) };
-        fcntl(&output, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        never_wait(&output)?;
         let deadline = Instant::now() + 2 * Duration::from_secs(seconds) + BESIDE;
         Ok(Experiment {
             process,
@@ -128,12 +128,54 @@ impl Experiment {
         let _ = kill(Pid::from_raw(self.pid().cast_signed()), Signal::SIGTERM);
     }
 
-    /// Asks it to end, and waits until it has restored the process, or until this time has come. It goes on by itself then.
-    pub fn finish(mut self, deadline: Instant) {
+    /// Asks it to end, and waits until it has restored the process, or until this time has come. Returns its child if that has not
+    /// ended by then: it goes on by itself.
+    pub fn finish(mut self, deadline: Instant) -> Option<Child> {
         self.stop();
-        while Instant::now() < deadline && matches!(self.child.try_wait(), Ok(None)) {
+        while matches!(self.child.try_wait(), Ok(None)) {
+            if Instant::now() >= deadline {
+                return Some(self.child);
+            }
             self.read();
             std::thread::sleep(Duration::from_millis(10));
         }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    /// Returns an experiment whose process runs `script`, once that has said something.
+    fn experiment(script: &str) -> Experiment {
+        let mut child = Command::new("/bin/sh").args(["-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+        let output = OwnedFd::from(child.stdout.take().unwrap());
+        never_wait(&output).unwrap();
+        let deadline = Instant::now() + BESIDE;
+        let mut new = Experiment {
+            process: (1, 1),
+            child,
+            output,
+            said: Vec::new(),
+            deadline,
+            is_asked: false,
+            is_closed: false,
+            next: deadline,
+        };
+        while new.said.is_empty() {
+            assert!(!new.read(), "{script} has closed its output");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        new
+    }
+
+    #[test]
+    fn one_that_has_not_ended_in_time_is_returned() {
+        assert!(experiment("echo; exec sleep 600").finish(Instant::now() + BESIDE).is_none());
+        let mut late = experiment("trap '' TERM; echo; exec sleep 600").finish(Instant::now()).unwrap();
+        late.kill().unwrap();
+        late.wait().unwrap();
     }
 }

@@ -4,12 +4,12 @@
 //! It decides by itself when a lift is worth its cost. It is a process of its own, so that a crash of it changes neither the
 //! daemon nor a program. What it has lifted stays so when it ends.
 
-use crate::machine::child::{drain, start};
+use crate::machine::child::start;
 use crate::machine::line::{Line, parse};
 use crate::machine::wants::Wants;
 use hugelift_core::proc_stat::Identity;
+use hugelift_linux::command::{drain, never_wait};
 use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, write};
 use std::collections::VecDeque;
@@ -44,7 +44,7 @@ impl Lifter {
         let pipes = (child.stdin.take().map(OwnedFd::from), child.stdout.take().map(OwnedFd::from));
         let (Some(input), Some(output)) = pipes else { return Err(Errno::EPIPE.into()) };
         for fd in [&input, &output] {
-            fcntl(fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+            never_wait(fd)?;
         }
         Ok(Lifter { child, input, output, waiting: VecDeque::new(), rest: Vec::new(), skips: false })
     }

@@ -140,7 +140,10 @@ impl Machine {
     pub fn obey(&mut self, policy: Policy, memory: u64) {
         self.memory = policy.limits(memory).memory;
         self.policy = policy;
-        self.verify.end(Instant::now() + ENDING, now());
+        if let Some(late) = self.verify.end(Instant::now() + ENDING, now()) {
+            // It restores the process by itself.
+            self.restores.after(late, Vec::new());
+        }
         self.verify.obey(self.policy.verify);
         self.records.read(self.taken.values());
         self.later.clear();
@@ -388,7 +391,7 @@ impl Machine {
     /// Ends the lifters, and waits for them at most some seconds. What they have lifted stays so.
     pub fn end(&mut self) {
         let deadline = Instant::now() + ENDING;
-        self.verify.end(deadline, now());
+        let _ = self.verify.end(deadline, now());
         self.records.end(self.taken.values(), &helpers(&self.lifters, &self.verify));
         self.lifters.end();
     }

@@ -178,9 +178,10 @@ impl Verify {
         Verdict::ALL.into_iter().map(|verdict| (verdict, self.verifier.count(verdict, now))).collect()
     }
 
-    /// Ends the experiment that runs, of which nothing is known then. The process is restored.
-    pub fn end(&mut self, deadline: Instant, now: u64) {
-        self.experiment.take().into_iter().for_each(|(experiment, _)| experiment.finish(deadline));
+    /// Ends the experiment that runs, of which nothing is known then. The process is restored. Returns the
+    /// experiment's own process if that has not ended by the deadline.
+    pub fn end(&mut self, deadline: Instant, now: u64) -> Option<Child> {
         self.verifier.give_up(now);
+        self.experiment.take().and_then(|(experiment, _)| experiment.finish(deadline))
     }
 }
