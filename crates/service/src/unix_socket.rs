@@ -4,21 +4,25 @@
 //! Only a socket that a daemon of this user has left there is replaced. The name is removed when the socket is dropped.
 
 use hugelift_core::printable::Escape;
-use hugelift_linux::io::entry::{Entry, rename_to_free};
+use hugelift_linux::io::entry::Entry;
+use hugelift_linux::io::lock::lock;
 use hugelift_linux::io::open::own_path;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, listen, socket};
 use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat};
 use nix::unistd::{Gid, Uid};
-use std::ffi::OsString;
 use std::fs::{File, Permissions, set_permissions};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use thiserror::Error;
+
+/// How long to wait for another daemon that begins to listen, which takes milliseconds.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Why a socket does not listen.
 #[derive(Error, Debug)]
@@ -75,13 +79,18 @@ impl UnixSocket {
     pub fn new(path: &Path, purpose: &Purpose) -> Result<UnixSocket, ListenError> {
         let failed = |e: io::Error| ListenError::Failed(format!("cannot listen at {}: {e}", path.escaped()));
         let place = Entry::find(path).map_err(failed)?;
+        // A daemon must not remove a socket on which another one is about to listen. So they come one after the other. If the lock
+        // is not to be had, this one goes on without it.
+        let folder = place.open_directory(OFlag::O_RDONLY | OFlag::O_DIRECTORY, Mode::empty());
+        let _turn = folder.and_then(|folder| lock(folder.into(), PATIENCE));
         match place.stat() {
             Ok(found) => {
                 check_dead(&place, &found, purpose)?;
-                take_away(&place, &found).map_err(|error| match error.kind() {
-                    io::ErrorKind::ResourceBusy => purpose.taken(&place),
-                    _ => failed(error),
-                })?;
+                match place.remove() {
+                    // Its daemon has removed it.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    removed => removed.map_err(failed)?,
+                }
             }
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             Err(e) => return Err(failed(e)),
@@ -175,32 +184,64 @@ fn check_dead(place: &Entry, found: &FileStat, purpose: &Purpose) -> Result<(), 
         _ => return refused("a device"),
     }
     match try_connect(&path) {
-        Err(Errno::ECONNREFUSED) => Ok(()),
+        Err(Errno::ECONNREFUSED | Errno::ENOENT) => Ok(()),
         // EAGAIN: a process listens, and its queue is full.
         Ok(()) | Err(Errno::EAGAIN) => Err(purpose.taken(place)),
         Err(error) => refused(&format!("a socket on which another process may listen (connect: {error})")),
     }
 }
 
-/// Removes the dead socket that was found, but not a file that has replaced it since.
-///
-/// # Errors
-/// `EBUSY`: another file is there now.
-fn take_away(place: &Entry, found: &FileStat) -> io::Result<()> {
-    let folder = place.open_directory(OFlag::O_PATH | OFlag::O_DIRECTORY, Mode::empty())?;
-    let mut name = OsString::from(".");
-    name.push(place.name());
-    name.push(format!(".{}", std::process::id()));
-    let aside = place.sibling(name);
-    rename_to_free(&folder, place.name(), aside.name())?;
-    if aside.stat().is_ok_and(|moved| (moved.st_dev, moved.st_ino) == (found.st_dev, found.st_ino)) {
-        return aside.remove();
-    }
-    rename_to_free(&folder, aside.name(), place.name())?;
-    Err(Errno::EBUSY.into())
-}
-
 /// Connects without waiting.
 fn try_connect(path: &Path) -> nix::Result<()> {
     connect(new_socket()?.as_raw_fd(), &UnixAddr::new(path)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::OsString;
+    use std::fs;
+    use std::sync::Barrier;
+    use std::thread;
+
+    const PURPOSE: Purpose = Purpose {
+        mode: 0o600,
+        queue: 1,
+        owner: "hugelift service",
+        advice: "choose another path",
+        taken: |path| format!("{path} is taken"),
+    };
+
+    fn names(folder: &Path) -> Vec<OsString> {
+        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect()
+    }
+
+    #[test]
+    fn of_daemons_that_start_at_a_time_one_listens() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("service.sock");
+        for _ in 0..20 {
+            // A daemon that was killed has left it.
+            drop(UnixListener::bind(&path).unwrap());
+            let all = Barrier::new(4);
+            // Each keeps its socket until all have tried.
+            let begin = || {
+                let socket = UnixSocket::new(&path, &PURPOSE).map_err(|error| error.to_string());
+                all.wait();
+                let seen = names(folder.path());
+                all.wait();
+                socket.map(|_| seen)
+            };
+            let results: Vec<_> = thread::scope(|scope| {
+                let started: Vec<_> = (0..4).map(|_| scope.spawn(begin)).collect();
+                started.into_iter().map(|one| one.join().unwrap()).collect()
+            });
+            let taken = format!("{} is taken", path.escaped());
+            let refused = results.iter().filter(|result| **result == Err(taken.clone())).count();
+            let listening =
+                results.iter().filter(|result| **result == Ok(vec!["service.sock".into()])).count();
+            assert_eq!((listening, refused), (1, 3), "{results:?}");
+            assert_eq!(names(folder.path()), Vec::<OsString>::new());
+        }
+    }
 }

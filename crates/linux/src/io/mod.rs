@@ -5,6 +5,7 @@ pub mod console;
 pub mod entry;
 pub mod file_limit;
 pub mod holes;
+pub mod lock;
 pub mod open;
 pub mod output;
 pub mod read;

@@ -4,9 +4,10 @@
 
 use super::error::StoreError;
 use super::names::{LOCK, MACHINE_WIDE, NEW, VARIABLE};
+use hugelift_linux::io::lock::lock;
 use nix::dir::Dir;
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, Flock, FlockArg, OFlag, openat, renameat};
+use nix::fcntl::{AtFlags, Flock, OFlag, openat, renameat};
 use nix::mount::{MsFlags, mount};
 use nix::sys::stat::{FileStat, Mode, fchmod, fstat, mkdirat};
 use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
@@ -17,7 +18,10 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+/// How long to wait for another start that mounts the store, which takes milliseconds.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What to do about a directory that does not exist.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,9 +66,16 @@ pub fn own_path() -> Result<PathBuf, StoreError> {
 pub fn open(path: &Path, if_absent: IfAbsent) -> Result<Place, StoreError> {
     if if_absent == IfAbsent::Make && path == Path::new(MACHINE_WIDE) && geteuid().is_root() {
         // The folder above has the socket of the service too: a mount there would hide it.
+        let has_none = |dir: &OwnedFd| !is_tmpfs(dir) || forbids_code(dir);
         let dir = walk(path, if_absent, store_mode())?;
-        if !is_tmpfs(&dir) || forbids_code(&dir) {
-            mount_at(&dir, path)?;
+        if has_none(&dir) {
+            // Two starts at a time would mount two, of which one hides the other. If the lock is not to be had, this one goes on
+            // without it.
+            let _turn = lock(dir, PATIENCE);
+            let dir = walk(path, if_absent, store_mode())?;
+            if has_none(&dir) {
+                mount_at(&dir, path)?;
+            }
         }
     } else if if_absent == IfAbsent::Make && !lies_on_tmpfs(path) {
         // This is checked before a directory is made on a file system that cannot have a store.
@@ -123,21 +134,11 @@ impl Place {
     ///
     /// # Errors
     /// [`StoreError::Busy`] if another process holds it for longer than `patience`.
-    pub(super) fn lock(&self, patience: Duration) -> Result<Flock<File>, StoreError> {
-        let failed = |e| StoreError::here("lock a file", e);
+    pub(super) fn lock(&self, patience: Duration) -> Result<Flock<OwnedFd>, StoreError> {
         let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let file = openat(&self.dir, LOCK, flags, Mode::S_IRUSR | Mode::S_IWUSR).map_err(failed)?;
-        let mut file = File::from(file);
-        let until = Instant::now() + patience;
-        loop {
-            match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-                Ok(lock) => return Ok(lock),
-                Err((_, Errno::EWOULDBLOCK)) if Instant::now() > until => return Err(StoreError::Busy),
-                Err((again, Errno::EWOULDBLOCK | Errno::EINTR)) => file = again,
-                Err((_, e)) => return Err(failed(e)),
-            }
-            std::thread::sleep(Duration::from_millis(3));
-        }
+        let file = openat(&self.dir, LOCK, flags, Mode::S_IRUSR | Mode::S_IWUSR);
+        let file = file.map_err(|e| StoreError::here("lock a file", e))?;
+        lock(file, patience).map_err(|e| StoreError::here_io("lock a file", e))?.ok_or(StoreError::Busy)
     }
 
     /// Takes all rights on a file of the directory's owner from others, if it exists, and removes it. It may
@@ -197,17 +198,17 @@ impl Place {
 /// # Errors
 /// [`StoreError::Io`]
 pub fn unmount() -> Result<(), StoreError> {
-    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    let is_at = |point: &Path| {
-        let is_it = |line: &str| {
+    let count = |point: &Path| {
+        let is_it = |line: &&str| {
             let mut words = line.split(' ');
             words.next() == Some(SOURCE) && words.next() == point.to_str()
         };
-        mounts.lines().any(is_it)
+        std::fs::read_to_string("/proc/self/mounts").unwrap_or_default().lines().filter(is_it).count()
     };
     // We have made the mount point and the folder above too; they stay if there is anything in them.
     for point in Path::new(MACHINE_WIDE).ancestors().take(2) {
-        if is_at(point) {
+        // Earlier versions mounted two where two starts came at the same time.
+        for _ in 0..count(point) {
             match nix::mount::umount2(point, nix::mount::MntFlags::MNT_DETACH) {
                 // The list also names a mount that another one hides.
                 Ok(()) | Err(Errno::EINVAL) => {}

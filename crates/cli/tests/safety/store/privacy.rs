@@ -83,6 +83,29 @@ fn entries_that_are_no_longer_public_are_closed() {
     assert_eq!(told.lines().count(), 26, "{told}");
 }
 
+/// Where /run allows no code, the first start mounts a tmpfs.
+#[test]
+fn first_starts_at_a_time_mount_one_store() {
+    need_root!();
+    need!("unshare", "mount");
+    let told = world(
+        "for round in $(seq 20); do
+            pids=
+            for n in 1 2 3 4; do
+                $dir/hugelift run --backing shared $dir/program > $dir/out$n 2>&1 &
+                pids=\"$pids $!\"
+            done
+            for pid in $pids; do wait $pid; done
+            grep -c ' /run/hugelift/store ' /proc/self/mounts
+            # One that waits too long for the copy of another says so.
+            grep -h '^hugelift\\|DIFFERS' $dir/out? | grep -v 'another start' || true
+            while umount -l /run/hugelift/store 2> /dev/null; do :; done
+            rm -r /run/hugelift
+        done",
+    );
+    assert_eq!(told, "1\n".repeat(20));
+}
+
 #[test]
 fn public_and_private_objects_of_the_same_bytes_do_not_share() {
     need_root!();
