@@ -29,6 +29,7 @@ use hugelift_core::printable::Untrusted;
 use hugelift_linux::elf::elf_file::ElfFile;
 use hugelift_linux::held_signals::HeldSignals;
 use hugelift_linux::io::entry::Entry;
+use hugelift_linux::io::lock::take_turn;
 use hugelift_linux::io::temporary::Temporary;
 use hugelift_pages::pagecache::prime::written;
 use kept::{kept_of, unlike};
@@ -121,14 +122,21 @@ pub fn replace(
     }
     // Writing and running the copy have changed its times.
     attributes::times(&original, copy.file())?;
+    // Another hugelift may be about to replace it too: the second one must not take the original's name from the first.
+    let _turn = take_turn(&entry);
+    if !entry.is(&original.meta) {
+        return Err(ReplaceError::Upgraded(entry.path().into()));
+    }
     idle(file, &original)?;
     original.unchanged()?;
     go_on(&copy)?;
     keep(&original, &kept)?;
     let of_copy = copy.file().metadata().map_err(RelayError::io("read the copy beside", &path))?;
     if let Err(error) = copy.publish_for(&original.meta, &entry) {
-        // The original needs its second name only if the copy has the first.
-        if !entry.is(&of_copy) && kept.is(&original.meta) {
+        // The original needs its second name only if a copy of it has the first.
+        let is_copy = |now: Original| !entry.is(&original.meta) && now.is_like(&original);
+        let is_needed = entry.is(&of_copy) || Original::of_entry(&entry).is_ok_and(is_copy);
+        if !is_needed && kept.is(&original.meta) {
             let _ = kept.remove();
         }
         return Err(not_exchanged("write", &path, error));
@@ -199,6 +207,7 @@ pub fn restore(path: &Path) -> Result<PathBuf, ReplaceError> {
     let entry = Entry::find(path).map_err(RelayError::io("find", path))?;
     let kept = kept_of(&entry);
     let path = entry.path();
+    let _turn = take_turn(&entry);
     if kept.stat().is_err_and(|e| e.kind() == io::ErrorKind::NotFound) {
         return Err(ReplaceError::NoOriginal(path.into(), kept.path().into()));
     }

@@ -5,7 +5,7 @@
 
 use hugelift_core::printable::Escape;
 use hugelift_linux::io::entry::Entry;
-use hugelift_linux::io::lock::lock;
+use hugelift_linux::io::lock::take_turn;
 use hugelift_linux::io::open::own_path;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -18,11 +18,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 use thiserror::Error;
-
-/// How long to wait for another daemon that begins to listen, which takes milliseconds.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Why a socket does not listen.
 #[derive(Error, Debug)]
@@ -79,10 +75,8 @@ impl UnixSocket {
     pub fn new(path: &Path, purpose: &Purpose) -> Result<UnixSocket, ListenError> {
         let failed = |e: io::Error| ListenError::Failed(format!("cannot listen at {}: {e}", path.escaped()));
         let place = Entry::find(path).map_err(failed)?;
-        // A daemon must not remove a socket on which another one is about to listen. So they come one after the other. If the lock
-        // is not to be had, this one goes on without it.
-        let folder = place.open_directory(OFlag::O_RDONLY | OFlag::O_DIRECTORY, Mode::empty());
-        let _turn = folder.and_then(|folder| lock(folder.into(), PATIENCE));
+        // A daemon must not remove a socket on which another one is about to listen.
+        let _turn = take_turn(&place);
         match place.stat() {
             Ok(found) => {
                 check_dead(&place, &found, purpose)?;

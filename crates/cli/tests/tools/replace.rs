@@ -9,7 +9,7 @@ use serde_json::Value;
 use std::fs::{self, File, FileTimes, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, SystemTime};
 
 /// A program whose segments are congruent.
@@ -380,6 +380,28 @@ fn the_users_own_check_decides() {
     );
     let (out, report) = place.replace(&["--try", "{} </dev/null"]);
     assert!(report["replaced"].is_object(), "{out:?} {report:#}");
+}
+
+#[test]
+fn of_two_that_replace_a_file_one_does_and_the_original_stays() {
+    let place = Place::new(&skewed());
+    let before = fs::read(&place.file).expect("read");
+    for _ in 0..3 {
+        // Both come to their last steps at the same time.
+        let begin = || {
+            let mut prime = Command::new(HUGELIFT);
+            prime.args(["prime", "--replace", "--json", "--try", "sleep 0.3"]).arg(&place.file);
+            prime.stdout(Stdio::piped()).spawn().expect("hugelift")
+        };
+        let both = [begin(), begin()].map(|child| child.wait_with_output().expect("its end"));
+        let reports =
+            both.map(|out| serde_json::from_slice::<Value>(&out.stdout).expect("JSON")["files"][0].clone());
+        let replaced = reports.iter().filter(|report| report["replaced"].is_object()).count();
+        assert!(replaced == 1 && place.kept().exists(), "{reports:#?}");
+        let out = prime(&["--restore"], &place.file);
+        assert!(out.status.success() && fs::read(&place.file).expect("read") == before, "{out:?}");
+        assert_eq!(place.names(), ["program"]);
+    }
 }
 
 #[test]

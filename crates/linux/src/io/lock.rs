@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Locks an open file or folder (flock(2)), so that processes that do the same come one after the other.
 
+use crate::io::entry::Entry;
 use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
+use nix::fcntl::{Flock, FlockArg, OFlag};
+use nix::sys::stat::Mode;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::thread::sleep;
@@ -10,6 +12,8 @@ use std::time::{Duration, Instant};
 
 /// Between two tries.
 const PAUSE: Duration = Duration::from_millis(3);
+/// How long to wait for another hugelift that changes names in a folder, which takes milliseconds.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Locks `file`. Returns `None` if another process holds the lock for longer than `patience`.
 ///
@@ -26,6 +30,13 @@ pub fn lock(mut file: OwnedFd, patience: Duration) -> io::Result<Option<Flock<Ow
         }
         sleep(PAUSE);
     }
+}
+
+/// Locks the folder of `place`, so that only one hugelift at a time changes names there. Returns `None` if the lock is not to be had
+/// within [`PATIENCE`]: whoever can read the folder can lock it, and the caller goes on without the lock.
+pub fn take_turn(place: &Entry) -> Option<Flock<OwnedFd>> {
+    let folder = place.open_directory(OFlag::O_RDONLY | OFlag::O_DIRECTORY, Mode::empty()).ok()?;
+    lock(folder.into(), PATIENCE).ok()?
 }
 
 #[cfg(test)]

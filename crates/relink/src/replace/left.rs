@@ -5,6 +5,7 @@ use super::error::ReplaceError;
 use super::kept::{kept_of, unlike};
 use crate::relay::{Original, RelayError};
 use hugelift_linux::io::entry::Entry;
+use hugelift_linux::io::lock::take_turn;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
@@ -51,6 +52,7 @@ fn file_of(kept: &OsStr) -> Option<OsString> {
 fn clean_one(path: &Path) -> Result<Option<(PathBuf, Left)>, ReplaceError> {
     let entry = Entry::find(path).map_err(RelayError::io("find", path))?;
     let kept = kept_of(&entry);
+    let _turn = take_turn(&entry);
     let is_missing = |entry: &Entry| entry.stat().is_err_and(|e| e.kind() == io::ErrorKind::NotFound);
     if is_missing(&kept) {
         return Ok(None);
