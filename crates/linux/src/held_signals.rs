@@ -62,8 +62,8 @@ impl Drop for HeldSignals {
     }
 }
 
-/// Returns whether this process ignores a signal.
-fn is_ignored(signal: Signal) -> bool {
+/// Returns whether this process ignores a signal, as nohup(1) has it ignore SIGHUP. One that is blocked is queued all the same.
+pub fn is_ignored(signal: Signal) -> bool {
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: sigaction(2) without a new action writes the present one to what lives through the call.
     let is_read = unsafe { libc::sigaction(signal as libc::c_int, ptr::null(), action.as_mut_ptr()) } == 0;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! ctrl-C, SIGTERM and SIGHUP end the measurement and every process group that it has started:
+//! SIGINT (ctrl-C), SIGQUIT, SIGTERM and SIGHUP end the measurement and every process group that it has started:
 //! by SIGTERM at once, by SIGKILL after 5 s or at the second signal.
 
 use anyhow::{Context as _, Result};
+use hugelift_linux::held_signals::is_ignored;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
@@ -15,14 +16,16 @@ const PATIENCE: libc::c_uint = 5;
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 static RUNNING: [AtomicI32; GROUPS] = [const { AtomicI32::new(0) }; GROUPS];
 
-/// Installs the handlers of SIGINT, SIGTERM, SIGHUP and SIGALRM. Must be called once, before a child
-/// is started.
+/// Installs the handlers of SIGINT, SIGQUIT, SIGTERM and SIGHUP, where they are not ignored, and of SIGALRM. Must be called once,
+/// before a child is started.
 ///
 /// # Errors
 /// The kernel refuses a handler.
 pub fn prepare() -> Result<()> {
-    let asked = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].map(|signal| (signal, on_request as _));
-    for (signal, handler) in asked.into_iter().chain([(Signal::SIGALRM, on_alarm as _)]) {
+    let ending = [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM, Signal::SIGHUP];
+    let asked =
+        ending.into_iter().filter(|signal| !is_ignored(*signal)).map(|signal| (signal, on_request as _));
+    for (signal, handler) in asked.chain([(Signal::SIGALRM, on_alarm as _)]) {
         let action = SigAction::new(SigHandler::Handler(handler), SaFlags::SA_RESTART, SigSet::empty());
         // SAFETY: sigaction(2); the handlers use atomics, kill(2) and alarm(2) only, which
         // signal-safety(7) allows.

@@ -11,6 +11,7 @@ use hugelift_core::printable::Untrusted;
 use hugelift_core::report::VERSION;
 use hugelift_lift::attach::{AttachOptions, Change, Name};
 use hugelift_lift::watch::{Event, Find, More, WatchOptions, Watched, watch};
+use hugelift_linux::held_signals::is_ignored;
 use hugelift_linux::io::console::{self, say};
 use hugelift_service::signals::{notify, signals};
 use nix::sys::signal::Signal;
@@ -53,7 +54,9 @@ struct Line<'a> {
 /// None of the processes can be watched; standard output cannot be written.
 pub(super) fn run(selection: Selection, how: WatchHow) -> Result<Exit, Failure> {
     let WatchHow { attach, all_children, eager, hot, stdin, shown } = how;
-    let signals = signals(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP])?;
+    let mut ending = vec![Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
+    ending.retain(|signal| !is_ignored(*signal));
+    let signals = signals(&ending)?;
     let Selection { pids, choices } = selection;
     let what: Vec<String> = choices.iter().map(ToString::to_string).collect();
     let find = (!choices.is_empty()).then(|| -> Find {

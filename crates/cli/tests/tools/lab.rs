@@ -389,7 +389,9 @@ fn every_experiment_puts_back_all_settings_at_any_signal() {
     let before = settings();
     assert!(before.iter().any(|(file, _)| file.ends_with("vm/nr_hugepages")), "{before:?}");
     for experiment in ["tlb", "munmap", "reclaim", "memcpy", "cow"] {
-        for (signal, moment) in [(Signal::SIGINT, 150), (Signal::SIGTERM, 500), (Signal::SIGHUP, 1200)] {
+        let moments =
+            [(Signal::SIGINT, 150), (Signal::SIGQUIT, 300), (Signal::SIGTERM, 500), (Signal::SIGHUP, 1200)];
+        for (signal, moment) in moments {
             let mut child = command(dir.path(), &[experiment, "--json"])
                 .stdout(Stdio::piped())
                 .stderr(Stdio::piped())

@@ -6,6 +6,7 @@
 
 use anyhow::{Context as _, Result, bail};
 use hugelift_core::printable::Untrusted;
+use hugelift_linux::held_signals::is_ignored;
 use hugelift_linux::lookup::ExecError;
 use hugelift_linux::proc::pidfd::pidfd_open;
 use hugelift_linux::proc::procfs::Process;
@@ -38,7 +39,7 @@ impl Signals {
     /// # Errors
     /// signalfd(2) fails.
     pub fn block() -> io::Result<Signals> {
-        let set: SigSet = WATCHED.into_iter().collect();
+        let set: SigSet = WATCHED.into_iter().filter(|signal| !is_ignored(*signal)).collect();
         let mut before = SigSet::empty();
         pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&set), Some(&mut before))?;
         // SAFETY: sigaction(2): no handler is installed.
