@@ -58,6 +58,11 @@ pub(super) struct Apart {
 }
 
 impl Apart {
+    /// Takes children that have ended out of the list of processes.
+    pub(super) fn reap(&mut self) {
+        self.children.reap();
+    }
+
     /// Does the lift of a process of `user` in a child.
     pub(super) fn run(&mut self, user: u32, lift: impl FnOnce() -> Done) -> Done {
         let refused = |why: String| Done { result: Err(why), cpu: Duration::ZERO, is_heard: true };

@@ -198,6 +198,7 @@ impl LiveLift {
     /// time until the next poll; `None` if all have ended.
     pub(crate) fn turn(&mut self, stops: &dyn Fn() -> bool) -> Option<Duration> {
         let before = own_cpu_time();
+        self.apart.reap();
         let used = self.processes.refresh();
         let sampling = self.sample();
         let lifts = !self.wanted.policy.parts.is_empty();

@@ -47,13 +47,18 @@ pub struct Children {
 }
 
 impl Children {
+    /// Takes those that have ended out of the list of processes.
+    pub fn reap(&mut self) {
+        self.left.retain(|child| !has_ended(*child));
+    }
+
     /// Does `work` in a child, and returns its answer. A child that uses no CPU time for `patience` is killed and left
     /// behind. The calling process must have one thread.
     ///
     /// # Errors
     /// [`NoAnswer`]
     pub fn run(&mut self, patience: Duration, work: impl FnOnce() -> Vec<u8>) -> Result<Vec<u8>, NoAnswer> {
-        self.left.retain(|child| !has_ended(*child));
+        self.reap();
         let failed = |errno: Errno| NoAnswer::NoChild(errno.into());
         let (read, write) = pipe().map_err(failed)?;
         // SAFETY: this process has one thread, so the child finds no lock taken. It ends by _exit(2).
@@ -129,6 +134,12 @@ mod tests {
         let bytes: Vec<u8> = (0..100_000u32).map(|n| n as u8).collect();
         let answer = children.run(LONG, || bytes.clone()).unwrap();
         assert!(answer == bytes && children.left.len() <= 1);
+        let until = Instant::now() + LONG;
+        while !children.left.is_empty() && Instant::now() < until {
+            children.reap();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(children.left.is_empty());
     }
 
     #[test]
