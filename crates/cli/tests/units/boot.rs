@@ -13,7 +13,16 @@ const BEGIN: &str = r#"
 exec 2>&1
 cd /run/machine
 until [ -S /run/systemd/private ]; do sleep 0.1; done
-pid() { systemctl show -p MainPID --value "$1"; }
+# Prints the main process of a service. With Type=forking and no PIDFile= systemd guesses it when the first process ends, and finds
+# none where hugelift's helper has not ended yet, as on a busy machine (docs/reference/wrap.md).
+pid() {
+    main=$(systemctl show -p MainPID --value "$1")
+    group=$(systemctl show -p ControlGroup --value "$1")
+    [ "$main" != 0 ] || for pid in $(cat /sys/fs/cgroup$group/cgroup.procs /sys/fs/cgroup/systemd$group/cgroup.procs 2> /dev/null); do
+        case $(readlink /proc/$pid/exe) in */hugelift) ;; *) main=$pid && break;; esac
+    done
+    echo "$main"
+}
 # Says whether the code of a process is huge.
 huge() {
     awk '/^[0-9a-f]+-[0-9a-f]+ / { code = $2 ~ /x/ } code && /^(AnonHugePages|ShmemPmdMapped|FilePmdMapped):/ { huge += $2 }
