@@ -33,7 +33,7 @@ pub fn lock(mut file: OwnedFd, patience: Duration) -> io::Result<Option<Flock<Ow
 }
 
 /// Locks the folder of `place`, so that only one hugelift at a time changes names there. Returns `None` if the lock is not to be had
-/// within [`PATIENCE`]: whoever can read the folder can lock it, and the caller goes on without the lock.
+/// within five seconds: whoever can read the folder can lock it, and the caller goes on without the lock.
 pub fn take_turn(place: &Entry) -> Option<Flock<OwnedFd>> {
     let folder = place.open_directory(OFlag::O_RDONLY | OFlag::O_DIRECTORY, Mode::empty()).ok()?;
     lock(folder.into(), PATIENCE).ok()?
