@@ -83,7 +83,7 @@ fn separate(
         if let Loaded::NotLoaded(why) = original.compared(&separated, copy.file())? {
             say(&format!("{}: the loaded copy was not compared: {why}", args.input.escaped()));
         }
-        copy.check().map_err(|error| Failure::new(error.to_string()))?;
+        copy.check().map_err(|error| Failure::new(format!("{}: {error}", args.input.escaped())))?;
         // First, so that the program never names what is not there.
         if let Some((debug, new)) = debug.as_ref().zip(new.as_ref()) {
             debug.write(new, original, place)?;

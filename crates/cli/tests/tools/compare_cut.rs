@@ -257,3 +257,22 @@ fn issue_29_b6_of_a_server_that_forks_the_parent_is_not_measured_alone() {
     let result: Value = serde_json::from_str(&outcome.stdout).unwrap_or_else(|e| panic!("{e}: {outcome:?}"));
     assert_ne!(result["variants"][0]["verdict"], "not-switched", "{result}");
 }
+
+/// As under nohup(1): what is ignored does not end it.
+#[test]
+fn an_ignored_signal_does_not_end_it() {
+    use crate::common::run::{PATIENCE, has_signal, wait};
+    let mut command = Command::new("env");
+    command.args(["--ignore-signal=HUP", HUGELIFT, "compare", "--pairs", "6", "--", "sleep", "0.1"]);
+    command
+        .env("HUGELIFT_STORE", NO_STORE)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().expect("env");
+    until("it has seen to its signals", || has_signal(child.id(), "SigCgt", Signal::SIGTERM));
+    kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGHUP).expect("kill");
+    let end = wait(&mut child, std::time::Instant::now() + PATIENCE);
+    let out = child.wait_with_output().expect("its output");
+    assert_eq!(end, Some(End::Code(0)), "{out:?}");
+}

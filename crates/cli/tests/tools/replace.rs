@@ -386,7 +386,7 @@ fn the_users_own_check_decides() {
 fn of_two_that_replace_a_file_one_does_and_the_original_stays() {
     let place = Place::new(&skewed());
     let before = fs::read(&place.file).expect("read");
-    for _ in 0..3 {
+    for _ in 0..6 {
         // Both come to their last steps at the same time.
         let begin = || {
             let mut prime = Command::new(HUGELIFT);

@@ -49,7 +49,11 @@ impl Experiment {
         let time = format!("{seconds}s");
         let words =
             ["compare", "--pid", &pid, "--time", &time, "--leave", "bare", "--json"].map(String::from);
-        let mut child = start(&words, Stdio::null(), Stdio::piped())?;
+        Experiment::of(process, start(&words, Stdio::null(), Stdio::piped())?, seconds)
+    }
+
+    /// Returns that of so many seconds which `child` makes, whose output is a pipe.
+    fn of(process: Identity, mut child: Child, seconds: u64) -> io::Result<Experiment> {
         let Some(output) = child.stdout.take().map(OwnedFd::from) else { return Err(Errno::EPIPE.into()) };
         never_wait(&output)?;
         let deadline = Instant::now() + 2 * Duration::from_secs(seconds) + BESIDE;
@@ -150,20 +154,8 @@ mod tests {
 
     /// Returns an experiment whose process runs `script`, once that has said something.
     fn experiment(script: &str) -> Experiment {
-        let mut child = Command::new("/bin/sh").args(["-c", script]).stdout(Stdio::piped()).spawn().unwrap();
-        let output = OwnedFd::from(child.stdout.take().unwrap());
-        never_wait(&output).unwrap();
-        let deadline = Instant::now() + BESIDE;
-        let mut new = Experiment {
-            process: (1, 1),
-            child,
-            output,
-            said: Vec::new(),
-            deadline,
-            is_asked: false,
-            is_closed: false,
-            next: deadline,
-        };
+        let child = Command::new("/bin/sh").args(["-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut new = Experiment::of((1, 1), child, 0).unwrap();
         while new.said.is_empty() {
             assert!(!new.read(), "{script} has closed its output");
             std::thread::sleep(Duration::from_millis(5));
