@@ -263,7 +263,17 @@ fn issue_29_b6_of_a_server_that_forks_the_parent_is_not_measured_alone() {
 fn an_ignored_signal_does_not_end_it() {
     use crate::common::run::{PATIENCE, has_signal, wait};
     let mut command = Command::new("env");
-    command.args(["--ignore-signal=HUP", HUGELIFT, "compare", "--pairs", "6", "--", "sleep", "0.1"]);
+    command.args([
+        "--ignore-signal=HUP",
+        HUGELIFT,
+        "compare",
+        "--force",
+        "--pairs",
+        "6",
+        "--",
+        "sleep",
+        "0.1",
+    ]);
     command
         .env("HUGELIFT_STORE", NO_STORE)
         .stdin(Stdio::null())
