@@ -45,7 +45,7 @@ use hugelift_inject::restore::restore as restore_copies;
 use hugelift_linux::proc::pagemap;
 use hugelift_linux::proc::procfs::Process;
 use hugelift_linux::proc::snapshot;
-use open::{forbidden_calls, free_unused, in_tracer, left, not_restored, open, read_process};
+use open::{forbidden_calls, free_unused, in_tracer_as_a_whole, left, not_restored, open, read_process};
 use std::time::{Duration, Instant};
 
 /// What is asked of the lift of a running process.
@@ -236,7 +236,7 @@ fn restore_reached(chosen: Chosen, seccomp: Seccomp) -> Result<Change, String> {
     let mut freed = None;
     let (results, stops, mut complaints) = match copies.is_empty() && !has_unused {
         true => (Vec::new(), Stops::default(), Vec::new()),
-        false => in_tracer(|| {
+        false => in_tracer_as_a_whole(|| {
             let mut live = open(chosen, &before.mappings, seccomp)?;
             freed = free_unused(&mut live, pid, &before);
             let results = restore_copies(&mut live, Process::new(pid), &before, &copies);

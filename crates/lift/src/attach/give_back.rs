@@ -6,7 +6,7 @@
 
 use super::change::{Change, report};
 use super::chosen::Chosen;
-use super::open::{forbidden_calls, in_tracer, left, not_restored, open, read_process};
+use super::open::{forbidden_calls, in_tracer_as_a_whole, left, not_restored, open, read_process};
 use crate::options::Seccomp;
 use hugelift_core::addr::{Addr, PageSize, Range, human_bytes};
 use hugelift_core::plan::plan;
@@ -51,7 +51,7 @@ pub(crate) fn give_back(
     if copies.is_empty() {
         return Ok(GivenBack::default());
     }
-    let (mut complaints, stops) = in_tracer(|| {
+    let (mut complaints, stops) = in_tracer_as_a_whole(|| {
         let mut live = open(reached, &before.mappings, seccomp)?;
         let refused = restore_each(&mut live, pid, &before, &copies);
         let complaints = refused.iter().map(|(copy, why)| not_restored(&before, copy, &why.to_string()));

@@ -6,7 +6,7 @@ use super::change::{Change, report};
 use super::chosen::{Chosen, Name};
 use super::give_back::{is_memory_alone, pages_of};
 use super::help;
-use super::open::{forbidden_calls, free_unused, in_tracer, left, open, read_process};
+use super::open::{forbidden_calls, free_unused, in_tracer_as_a_whole, left, open, read_process};
 use crate::dry_run::what;
 use crate::options::Seccomp;
 use hugelift_core::addr::{self, Range, human_bytes};
@@ -227,7 +227,7 @@ impl Lift {
         let outcome = match plan.spans.is_empty() {
             true => Outcome::default(),
             false => {
-                let (outcome, while_applied, refused) = in_tracer(|| {
+                let (outcome, while_applied, refused) = in_tracer_as_a_whole(|| {
                     let mut live = open(chosen, &before.mappings, seccomp)?;
                     freed = free_unused(&mut live, pid, &before);
                     files.into_iter().for_each(|file| _ = live.offer(file));
@@ -389,7 +389,7 @@ fn permitted(
     let mut permitted = Permitted { policy: asked.clone(), forbidden: Vec::new(), stops: Stops::default() };
     if status.seccomp.is_some_and(|mode| mode != 0) && seccomp == Seccomp::Auto {
         let policy = &mut permitted.policy;
-        (permitted.stops, permitted.forbidden) = in_tracer(|| {
+        (permitted.stops, permitted.forbidden) = in_tracer_as_a_whole(|| {
             let live = open(chosen, &before.mappings, seccomp)?;
             Ok((live.stops(), leave_out(policy, &live)?))
         })?;

@@ -2,7 +2,7 @@
 //! Maps data files anew where the page cache has huge pages of them now.
 
 use super::chosen::Chosen;
-use super::open::{in_tracer, open};
+use super::open::{in_tracer_as_a_whole, open};
 use super::page_size::Resized;
 use super::switchable::huge_bytes;
 use crate::options::Seccomp;
@@ -38,7 +38,7 @@ pub fn map_anew(chosen: Chosen, seccomp: Seccomp, parts: &[Mapping]) -> Result<M
     let mappings = process.maps().map_err(|e| e.to_string())?;
     let usages = process.smaps().map_err(|e| e.to_string())?;
     let wanted: Vec<&Mapping> = parts.iter().filter(|part| may_be_huge(chosen.pid, part, &usages)).collect();
-    let step = in_tracer(|| {
+    let step = in_tracer_as_a_whole(|| {
         let mut live = open(chosen, &mappings, seccomp)?;
         let (mut mapped, mut complaints) = (Vec::new(), Vec::new());
         for part in wanted {

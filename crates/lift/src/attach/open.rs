@@ -12,6 +12,7 @@ use hugelift_core::snapshot::Snapshot;
 use hugelift_inject::lent::NotLent;
 use hugelift_inject::live::{Left, Live};
 use hugelift_inject::ptrace;
+use hugelift_linux::held_signals::HeldSignals;
 use hugelift_linux::machine::frozen_group_of;
 use hugelift_linux::proc::procfs::{Process, Status};
 use hugelift_linux::proc::snapshot;
@@ -106,9 +107,8 @@ pub(super) fn open(chosen: Chosen, mappings: &[Mapping], seccomp: Seccomp) -> Re
 /// Runs `work` in a thread of its own. Whatever that thread still traces at its end, the kernel lets go: so nothing
 /// that can wait is done in it.
 pub(super) fn in_tracer<T: Send>(work: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
-    // The timer that limits the waits must interrupt that thread.
-    let alarm = SigSet::from(Signal::SIGALRM);
-    alarm.thread_block().map_err(|e| format!("sigprocmask: {e}"))?;
+    // The timer that limits the waits must interrupt that thread, and no thread that starts later.
+    SigSet::from(Signal::SIGALRM).thread_block().map_err(|e| format!("sigprocmask: {e}"))?;
     // Ctrl-Z must not stop hugelift while it holds threads.
     let stops = [Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU].into_iter().collect::<SigSet>();
     let before = stops.thread_swap_mask(SigmaskHow::SIG_BLOCK).map_err(|e| format!("sigprocmask: {e}"))?;
@@ -117,8 +117,18 @@ pub(super) fn in_tracer<T: Send>(work: impl FnOnce() -> Result<T, String> + Send
         let tracer = tracer.map_err(|e| format!("cannot start a thread: {e}; see 'ulimit -u'"))?;
         tracer.join().unwrap_or_else(|_| Err("the tracer ended early; the process goes on".into()))
     });
-    let _ = before.thread_set_mask();
+    // Not SIG_SETMASK, which may change signals of the C library.
+    let ours: SigSet = stops.iter().filter(|signal| !before.contains(*signal)).collect();
+    let _ = ours.thread_unblock();
     done
+}
+
+/// As [`in_tracer`], for a change that is whole at its end alone. A signal that ends hugelift has its effect afterwards.
+pub(super) fn in_tracer_as_a_whole<T: Send>(
+    work: impl FnOnce() -> Result<T, String> + Send,
+) -> Result<T, String> {
+    let _held = HeldSignals::hold().map_err(|e| format!("sigprocmask: {e}"))?;
+    in_tracer(work)
 }
 
 /// Unmaps what a hugelift that was killed has left in the process. Returns what to add to the line about it.

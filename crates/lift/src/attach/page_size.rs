@@ -3,7 +3,7 @@
 //! nothing but the page size differs.
 
 use super::chosen::Chosen;
-use super::open::{in_tracer, open, read_status};
+use super::open::{in_tracer_as_a_whole, open, read_status};
 use crate::options::Seccomp;
 use hugelift_core::addr::{Range, human_bytes};
 use hugelift_core::maps::Mapping;
@@ -44,7 +44,7 @@ pub fn map_by(chosen: Chosen, seccomp: Seccomp, copies: &[(Range, Pages)]) -> Re
     let status = read_status(chosen.pid)?;
     let mappings = Process::new(chosen.pid).maps().map_err(|e| e.to_string())?;
     let wanted: Vec<(Mapping, Pages)> = mappings.iter().flat_map(|mapping| pieces(mapping, copies)).collect();
-    in_tracer(|| {
+    in_tracer_as_a_whole(|| {
         let mut live = open(chosen, &mappings, seccomp)?;
         live.allow_thp((status.thp_enabled == Some(false)).then(Allowance::here).flatten());
         let (mut mapped, mut complaints) = (Vec::new(), Vec::new());

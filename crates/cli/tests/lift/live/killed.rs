@@ -4,12 +4,16 @@
 use super::{MODES, Running, command, command_of, done, files, segments, victim};
 use crate::common::huge::{assert_lifted, assert_unchanged, smaps};
 use crate::common::level;
-use crate::common::run::end_group;
+use crate::common::moments::with_moments;
+use crate::common::run::{end_group, finished, until};
 use crate::common::{Cmd, End, Held, Outcome, WITH_FAULT_POINTS, fat};
 use crate::need_root;
 use hugelift_core::ledger::Record;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
+use std::sync::Mutex;
 use std::time::Duration;
 
 /// Returns the bytes of memory behind a process's mappings that have neither a file nor a name.
@@ -56,6 +60,65 @@ fn issue_29_c14_what_a_killed_attach_has_left_is_unmapped() {
     assert!(left >= 8 && freed >= 4, "{left} {freed}");
     restored(pid);
     assert_eq!((unnamed_memory(pid), files(pid)), (before, mapped));
+    assert!(held.finish().stdout.ends_with("wrong 0\n"));
+}
+
+/// Runs a command, and sends it SIGINT at one moment. Returns whether it was ended by that.
+fn interrupted(verb: &str, pid: u32, at: u64) -> bool {
+    let command = command_of(WITH_FAULT_POINTS, verb, &[pid]);
+    let started = Mutex::new(None);
+    let interrupt = |moment| {
+        if moment == at {
+            until("its id", || started.lock().expect("the mutex").is_some());
+            let id: u32 = started.lock().expect("the mutex").expect("its id");
+            kill(Pid::from_raw(id.cast_signed()), Signal::SIGINT).expect("kill");
+        }
+    };
+    let (outcome, moments) = with_moments(interrupt, |socket| {
+        let child = command.clone().env("HUGELIFT_TEST_MOMENTS", socket).command(None).spawn();
+        let child = child.expect("hugelift");
+        *started.lock().expect("the mutex") = Some(child.id());
+        finished(child)
+    });
+    let is_interrupted = outcome.end == End::Signal(Signal::SIGINT as i32);
+    assert!(is_interrupted || outcome.end == End::Code(0) && at >= moments, "{verb} {at}: {outcome:?}");
+    is_interrupted
+}
+
+/// Ctrl-C has its effect when the change is made in whole, at whatever moment it comes.
+#[test]
+fn an_interrupt_waits_for_the_end_of_the_change() {
+    let program = fat("hold").build();
+    let held = Held::start(&Cmd::new([&program]), None, &program);
+    let pid = held.pid();
+    let (bare, mapped) = (unnamed_memory(pid), files(pid));
+    done("attach", pid);
+    let lifted = unnamed_memory(pid);
+    for verb in ["restore", "attach"] {
+        let mut changed = 0;
+        for at in (3..).step_by(9) {
+            let before = unnamed_memory(pid);
+            let is_interrupted = interrupted(verb, pid, at);
+            assert_unchanged(pid, &segments(pid, &program));
+            let now = unnamed_memory(pid);
+            assert!(now == bare || now == lifted, "{verb} {at}: {bare} {lifted} {now}");
+            changed += u32::from(is_interrupted && now != before);
+            // Back to what it was, with nothing of a change that was only begun.
+            let outcome = command(if verb == "attach" { "restore" } else { "attach" }, &[pid]).bare();
+            assert_eq!((outcome.end, outcome.stderr.as_str()), (End::Code(0), ""), "{outcome:?}");
+            assert!(!outcome.stdout.contains("killed hugelift"), "{verb} {at}: {outcome:?}");
+            assert_eq!(unnamed_memory(pid), before, "{verb} {at}: {outcome:?}");
+            if !is_interrupted {
+                break;
+            }
+        }
+        assert!(changed >= 4, "{verb}: {changed}");
+        if verb == "restore" {
+            done("restore", pid);
+        }
+    }
+    restored(pid);
+    assert_eq!((unnamed_memory(pid), files(pid)), (bare, mapped));
     assert!(held.finish().stdout.ends_with("wrong 0\n"));
 }
 
