@@ -82,6 +82,7 @@ usage: hugelift-bench COMMAND [--rounds N] [--megabytes N] [--only PROGRAM]
 HUGELIFT_BIN names the hugelift to measure; without it, the one beside this program.";
 
 fn main() -> ExitCode {
+    hugelift_linux::inherited_signals::record();
     match run(std::env::args().skip(1)) {
         Ok(code) => code,
         Err(e) => {

@@ -12,6 +12,7 @@ use crate::{
 use crate::{ending, log, usage};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use hugelift_lift::start::EarlyStatus;
+use hugelift_linux::inherited_signals;
 use hugelift_linux::io::console::{guard_standard_files, say};
 use std::ffi::{CStr, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -151,6 +152,7 @@ pub unsafe fn enter(argc: libc::c_int, argv: *const *const libc::c_char) -> libc
         });
     }
     guard_standard_files();
+    inherited_signals::record();
     let args: Vec<OsString> = args();
     command(&args, None)
 }

@@ -99,11 +99,13 @@ pub fn run_unwrap(args: &UnwrapArgs) -> Result<Exit, Failure> {
     if own.is_empty() {
         return Err(Failure::new(format!("{name} has no drop-in of 'hugelift wrap'")));
     }
+    let held = hold()?;
     own.remove(&tree)?;
     for file in own.files() {
         console::print(&format!("removed {}\n", tree.path(file).escaped()))?;
     }
     Systemd::of(&tree).reload()?;
+    drop(held);
     if tree.is_live() {
         say(&format!("it is started without hugelift from the next start: systemctl restart {name}"));
     }
@@ -209,7 +211,7 @@ impl Texts {
 fn write(tree: &Tree, files: &UnitFiles, own: &Own, place: &Place) -> Result<(), Failure> {
     let systemd = Systemd::of(tree);
     let was_sound = systemd.verify(&files.name, None);
-    let held = HeldSignals::hold().map_err(|error| Failure::new(format!("cannot hold signals: {error}")))?;
+    let held = hold()?;
     let placed = place.write(tree);
     let checked = placed.is_ok().then(|| {
         own.without(&place.path).remove(tree)?;
@@ -230,9 +232,9 @@ fn write(tree: &Tree, files: &UnitFiles, own: &Own, place: &Place) -> Result<(),
     if let (Some(signal), Ok(())) = (signal, &undone) {
         say(&format!("the drop-in is taken back: {signal}"));
     }
-    // A signal that has come has its effect now.
-    drop(held);
     if let Some(signal) = signal {
+        // It has its effect now.
+        drop(held);
         undone?;
         return Err(Failure::new(format!("the drop-in is taken back: {signal}")));
     }
@@ -240,6 +242,11 @@ fn write(tree: &Tree, files: &UnitFiles, own: &Own, place: &Place) -> Result<(),
     undone?;
     checked.unwrap_or(Ok(()))?;
     systemd.reload()
+}
+
+/// Holds the signals that end this process until systemd has read what was changed.
+fn hold() -> Result<HeldSignals, Failure> {
+    HeldSignals::hold().map_err(|error| Failure::new(format!("cannot hold signals: {error}")))
 }
 
 fn printed(tree: &Tree, place: &Place) -> String {

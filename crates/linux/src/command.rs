@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The command that has started a process; waiting for one that this process has started, and reading what it writes.
 
+use crate::held_signals::HeldSignals;
 use crate::lookup::resolve;
 use crate::proc::procfs::Process;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use nix::unistd::read;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, read};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::AsFd;
@@ -13,6 +15,10 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 
+/// How often an end is looked for.
+const CHECK: Duration = Duration::from_millis(5);
+/// How long a program has to end after a signal.
+const ENDING: Duration = Duration::from_secs(2);
 /// Bytes that are read in one turn at most.
 const TURN: usize = 1 << 20;
 
@@ -31,16 +37,44 @@ pub fn start_words(process: Process) -> Vec<OsString> {
 /// # Errors
 /// waitpid(2) fails.
 pub fn wait_for(child: &mut Child, patience: Duration) -> io::Result<Option<ExitStatus>> {
+    wait_for_held(child, patience, None)
+}
+
+/// Passes on a signal to a child and waits for its end. It kills the child after two seconds. The terminal sends the signals of its
+/// keys to the child too, which may clean up at the first one, so a child gets none of these twice.
+///
+/// # Errors
+/// waitpid(2) fails.
+pub fn end_by(child: &mut Child, signal: Signal) -> io::Result<Option<ExitStatus>> {
+    if !matches!(signal, Signal::SIGINT | Signal::SIGQUIT) {
+        let _ = kill(Pid::from_raw(child.id().cast_signed()), signal);
+    }
+    wait_for(child, ENDING)
+}
+
+/// Waits for the end of a child as [`wait_for`] does. A signal that this process holds ends the wait and the child.
+///
+/// # Errors
+/// waitpid(2) fails.
+pub fn wait_for_held(
+    child: &mut Child,
+    patience: Duration,
+    held: Option<&HeldSignals>,
+) -> io::Result<Option<ExitStatus>> {
     let until = Instant::now() + patience;
     loop {
-        match child.try_wait()? {
-            None if Instant::now() < until => std::thread::sleep(Duration::from_millis(5)),
-            None => break,
-            ended => return Ok(ended),
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
         }
+        if let Some(signal) = held.and_then(HeldSignals::came) {
+            return end_by(child, signal);
+        }
+        if Instant::now() >= until {
+            let _ = child.kill().and_then(|()| child.wait());
+            return Ok(None);
+        }
+        std::thread::sleep(CHECK);
     }
-    let _ = child.kill().and_then(|()| child.wait());
-    Ok(None)
 }
 
 /// Has read(2) of a pipe return at once if there is nothing in it, as [`drain`] wants.

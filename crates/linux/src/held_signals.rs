@@ -5,8 +5,6 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use std::io;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
-use std::os::unix::process::CommandExt as _;
-use std::process::Command;
 use std::ptr;
 
 /// What a user, a terminal or a system sends to end a process.
@@ -14,7 +12,8 @@ const ENDING: [Signal; 4] = [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM, S
 
 /// SIGINT, SIGQUIT, SIGTERM and SIGHUP are blocked for the calling thread while this value lives. One that has come meanwhile has
 /// its effect when the value is dropped. Of two values the later one must be dropped first. In a process of several threads another
-/// thread may take the signal.
+/// thread may take the signal. A child inherits them blocked, unless
+/// [`crate::inherited_signals::pass_on`] was called for its command.
 #[derive(Debug)]
 pub struct HeldSignals {
     held: SigSet,
@@ -45,13 +44,6 @@ impl HeldSignals {
         // SAFETY: all zeros is a set, and the call has written signals to it.
         let pending = unsafe { SigSet::from_sigset_t_unchecked(pending.assume_init()) };
         ENDING.into_iter().find(|signal| self.held.contains(*signal) && pending.contains(*signal))
-    }
-
-    /// Lets the signals reach the process that `command` will start: a child inherits what its parent blocks.
-    pub fn spare(&self, command: &mut Command) {
-        let held = self.held;
-        // SAFETY: between fork and exec the closure makes one system call, and allocates nothing.
-        unsafe { command.pre_exec(move || Ok(held.thread_unblock()?)) };
     }
 }
 
@@ -124,15 +116,5 @@ mod tests {
             if held.came().is_some() { 2 } else { 0 }
         });
         assert_eq!(ended, WaitStatus::Exited(child, 0));
-    }
-
-    #[test]
-    fn a_child_has_them() {
-        use std::os::unix::process::ExitStatusExt as _;
-        let held = HeldSignals::hold().unwrap();
-        let mut command = Command::new("/bin/sh");
-        command.args(["-c", "kill -TERM $$; exit 1"]);
-        held.spare(&mut command);
-        assert_eq!(command.status().unwrap().signal(), Some(libc::SIGTERM));
     }
 }

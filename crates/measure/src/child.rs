@@ -4,6 +4,7 @@
 use crate::interrupt::Group;
 use anyhow::{Context as _, Result};
 use hugelift_core::printable::{Escape, text_to_parse};
+use hugelift_linux::inherited_signals;
 use nix::errno::Errno;
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
@@ -60,6 +61,7 @@ impl Child {
     /// `command` cannot be executed.
     pub fn start(command: &mut Command) -> Result<Child> {
         command.process_group(0);
+        inherited_signals::pass_on(command);
         let began = Instant::now();
         let process =
             command.spawn().with_context(|| format!("cannot start {}", command.get_program().escaped()))?;

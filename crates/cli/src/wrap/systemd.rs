@@ -3,8 +3,9 @@
 
 use crate::failure::Failure;
 use hugelift_core::printable::{Escape, text_to_parse};
-use hugelift_linux::command::wait_for;
+use hugelift_linux::command::wait_for_held;
 use hugelift_linux::held_signals::HeldSignals;
+use hugelift_linux::inherited_signals;
 use hugelift_linux::machine::pools::has_systemd;
 use hugelift_linux::machine::tree::Tree;
 use std::ffi::OsString;
@@ -33,8 +34,7 @@ impl Systemd {
         Systemd { root, is_running: tree.is_live() && has_systemd(tree) }
     }
 
-    /// Has a unit checked by systemd-analyze(1). A signal to the process group, as of ctrl-C, reaches that program also if this
-    /// process holds it. Without systemd-analyze each unit is sound.
+    /// Has a unit checked by systemd-analyze(1), which a held signal ends. Without systemd-analyze each unit is sound.
     ///
     /// # Errors
     /// Returns the first line that names a fault.
@@ -44,10 +44,7 @@ impl Systemd {
         if let Some(root) = &self.root {
             command.arg("--root").arg(root);
         }
-        if let Some(held) = held {
-            held.spare(&mut command);
-        }
-        match said(command.arg(unit)) {
+        match said(command.arg(unit), held) {
             Ok((status, _)) if status.success() => Ok(()),
             Ok((status, text)) => {
                 Err(first_line(&text).map_or(format!("{status}"), |line| line.escaped().to_string()))
@@ -65,7 +62,7 @@ impl Systemd {
         if !self.is_running {
             return Ok(());
         }
-        let why = match said(Command::new("systemctl").arg("daemon-reload")) {
+        let why = match said(Command::new("systemctl").arg("daemon-reload"), None) {
             Ok((status, _)) if status.success() => return Ok(()),
             Ok((status, text)) => {
                 first_line(&text).map_or(format!("{status}"), |line| line.escaped().to_string())
@@ -80,12 +77,13 @@ fn first_line(text: &str) -> Option<&str> {
     text.lines().map(str::trim).find(|line| !line.is_empty())
 }
 
-/// Runs a program, and returns how it ends and the begin of what it says.
-fn said(command: &mut Command) -> io::Result<(ExitStatus, String)> {
+/// Runs a program, and returns how it ends and the begin of what it says. A held signal ends it.
+fn said(command: &mut Command, held: Option<&HeldSignals>) -> io::Result<(ExitStatus, String)> {
+    inherited_signals::pass_on(command);
     let mut out: File = tempfile::tempfile()?;
     let mut child = command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out.try_clone()?).spawn()?;
     let late = || io::Error::new(ErrorKind::TimedOut, format!("it has not ended in {PATIENCE:?}"));
-    let status = wait_for(&mut child, PATIENCE)?.ok_or_else(late)?;
+    let status = wait_for_held(&mut child, PATIENCE, held)?.ok_or_else(late)?;
     out.rewind()?;
     let mut bytes = Vec::new();
     out.take(MOST).read_to_end(&mut bytes)?;

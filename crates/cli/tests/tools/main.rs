@@ -6,6 +6,7 @@ mod common;
 
 mod align;
 mod bare_root;
+mod caller_signals;
 mod command_line;
 mod compare;
 mod compare_batch;

@@ -5,6 +5,7 @@ use crate::common::{Cmd, End, HUGELIFT, Outcome};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tempfile::TempDir;
 
 const UNIT: &str = "[Unit]\nDescription=A server\n[Service]\nType=notify\nExecStart=-/bin/sh -c true $A\n";
@@ -204,13 +205,15 @@ fn a_drop_in_is_taken_back_at_a_signal() {
     for (signal, number) in [("INT", 2), ("TERM", 15), ("HUP", 1)] {
         let image = Image::new(UNIT);
         let script = format!(
-            "#!/bin/sh\n[ ! -e {}/$(basename {FOLDER}) ] || kill -{signal} $PPID\n",
+            "#!/bin/sh\n[ ! -e {}/$(basename {FOLDER}) ] || {{ kill -{signal} $PPID; exec sleep 1000; }}\n",
             image.path("etc/systemd/system").display()
         );
         fs::write(&tool, script).expect("a file");
         fs::set_permissions(&tool, fs::Permissions::from_mode(0o755)).expect("chmod");
         let root = image.0.path().to_str().expect("a path");
-        let done = Cmd::new([HUGELIFT, "wrap", "--root", root, "server"]).env("PATH", &path).bare();
+        let done = Cmd::new([HUGELIFT, "wrap", "--root", root, "server"]);
+        // The check that it waits for would take its 90 s.
+        let done = done.env("PATH", &path).patience(Duration::from_secs(60)).bare();
         assert_eq!(done.end, End::Signal(number), "{done:?}");
         assert!(!image.path(FOLDER).exists(), "{signal}");
     }

@@ -7,11 +7,12 @@
 use anyhow::{Context as _, Result, bail};
 use hugelift_core::printable::Untrusted;
 use hugelift_linux::held_signals::is_ignored;
+use hugelift_linux::inherited_signals;
 use hugelift_linux::lookup::ExecError;
 use hugelift_linux::proc::pidfd::pidfd_open;
 use hugelift_linux::proc::procfs::Process;
 use hugelift_linux::program;
-use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, pthread_sigmask, signal};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork, pipe2};
 use std::ffi::OsString;
@@ -29,21 +30,18 @@ const TICK: Duration = Duration::from_millis(20);
 /// The signals, which this process blocks and reads from a signalfd(2).
 pub struct Signals {
     fd: OwnedFd,
-    before: SigSet,
-    child: SigHandler,
+    /// Those that were not blocked before.
+    ours: SigSet,
 }
 
 impl Signals {
-    /// Blocks the signals, and resets SIGCHLD so that a child can be waited for.
+    /// Blocks the signals.
     ///
     /// # Errors
     /// signalfd(2) fails.
     pub fn block() -> io::Result<Signals> {
         let set: SigSet = WATCHED.into_iter().filter(|signal| !is_ignored(*signal)).collect();
-        let mut before = SigSet::empty();
-        pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&set), Some(&mut before))?;
-        // SAFETY: sigaction(2): no handler is installed.
-        let child = unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }?;
+        let before = set.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
         // SAFETY: signalfd(2): the set is live; the result is a new file.
         let fd = unsafe {
             let fd = libc::signalfd(-1, set.as_ref(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
@@ -52,14 +50,13 @@ impl Signals {
             }
             OwnedFd::from_raw_fd(fd)
         };
-        Ok(Signals { fd, before, child })
+        let ours = WATCHED.into_iter().filter(|signal| set.contains(*signal) && !before.contains(*signal));
+        Ok(Signals { fd, ours: ours.collect() })
     }
 
-    /// Restores the mask and SIGCHLD as the caller had them, for the program.
+    /// Restores the mask as it was.
     pub fn restore(&self) {
-        // SAFETY: sigaction(2): the disposition was default or ignored at this process's execve(2).
-        let _ = unsafe { signal(Signal::SIGCHLD, self.child) };
-        let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&self.before), None);
+        let _ = self.ours.thread_unblock();
     }
 
     /// Returns a signal that has arrived, and whether a process has sent it (the terminal sends its
@@ -155,7 +152,7 @@ impl Workload {
             }
             ForkResult::Child => {
                 drop((go, failed));
-                signals.restore();
+                let _ = inherited_signals::restore();
                 let mut byte = [0];
                 if File::from(wait).read_exact(&mut byte).is_ok() {
                     let errno = program::exec(path, argv).raw_os_error().unwrap_or(libc::EIO);

@@ -4,11 +4,11 @@
 use crate::loader::{NOBODY, SHELL, loader_of, trusted};
 use crate::relay::Original;
 use hugelift_core::printable::{Escape, printable_lines, text_to_parse};
-use hugelift_linux::command::{drain, never_wait, wait_for};
+use hugelift_linux::command::{drain, end_by, never_wait, wait_for};
 use hugelift_linux::elf::elf_file::ElfFile;
 use hugelift_linux::held_signals::HeldSignals;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use hugelift_linux::inherited_signals;
+use nix::sys::signal::Signal;
 use std::ffi::OsString;
 use std::fs::{File, Metadata};
 use std::io;
@@ -25,8 +25,6 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The time between two checks whether the user's command has ended or a signal has come.
 const CHECK: Duration = Duration::from_millis(5);
-/// How long the user's command may take to end after a signal.
-const ENDING: Duration = Duration::from_secs(2);
 
 /// Lets the loader map each of the two files and run nothing (`--verify`, ld.so(8)): it must exit alike for
 /// both. A static program has no loader.
@@ -111,7 +109,7 @@ pub(super) fn attempt(
         let mut shell = Command::new(SHELL);
         shell.arg("-c").arg(with_name(command, path)).stdin(Stdio::null());
         let ended = output(&mut shell, held).map_err(|e| format!("cannot run '{command}': {e}"))?;
-        ended.ok_or_else(|| format!("a signal has ended '{command}'"))
+        ended.map_err(|signal| format!("{signal} has ended '{command}'"))
     };
     let (before, after) = (run(file)?, run(copy)?);
     if before.status != after.status {
@@ -134,12 +132,10 @@ pub(super) fn attempt(
     Ok(())
 }
 
-/// Runs a command. Returns how it ends and what it has written by then; `None` if a held signal has ended it. It does not wait for
+/// Runs a command. Returns how it ends and what it has written by then, or the held signal that has ended it. It does not wait for
 /// the end of its output, which a process that it leaves behind may hold open.
-fn output(command: &mut Command, held: Option<&HeldSignals>) -> io::Result<Option<Output>> {
-    if let Some(held) = held {
-        held.spare(command);
-    }
+fn output(command: &mut Command, held: Option<&HeldSignals>) -> io::Result<Result<Output, Signal>> {
+    inherited_signals::pass_on(command);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let (out, err) = (child.stdout.take(), child.stderr.take());
     out.as_ref().map(never_wait).transpose()?;
@@ -150,15 +146,11 @@ fn output(command: &mut Command, held: Option<&HeldSignals>) -> io::Result<Optio
         out.as_ref().map(|pipe| drain(pipe, |bytes| stdout.extend_from_slice(bytes)));
         err.as_ref().map(|pipe| drain(pipe, |bytes| stderr.extend_from_slice(bytes)));
         if let Some(status) = ended {
-            return Ok(Some(Output { status, stdout, stderr }));
+            return Ok(Ok(Output { status, stdout, stderr }));
         }
         if let Some(signal) = held.and_then(HeldSignals::came) {
-            // The terminal sends its own to the command too, which may clean up at the first.
-            if !matches!(signal, Signal::SIGINT | Signal::SIGQUIT) {
-                let _ = kill(Pid::from_raw(child.id().cast_signed()), signal);
-            }
-            wait_for(&mut child, ENDING)?;
-            return Ok(None);
+            end_by(&mut child, signal)?;
+            return Ok(Err(signal));
         }
         sleep(CHECK);
     }
