@@ -202,6 +202,30 @@ fn an_interrupt_leaves_the_process_as_it_was() {
     assert_eq!(held.finish().end, End::Code(0));
 }
 
+/// The later one would take the copies of the other for what it has found, and leave them.
+#[test]
+fn a_second_comparison_at_a_time_is_refused() {
+    let (program, held) = busy();
+    let before = files(held.pid());
+    let first = started(held.pid(), PERIOD, &["--pairs", "1000", "--metric", CLOCK]);
+    until("the first lift", || huge(held.pid(), &program) > 0);
+    refused(&compare(held.pid(), &[]), &["another hugelift compares it just now", "fuser -v"]);
+    kill(Pid::from_raw(first.id().cast_signed()), Signal::SIGINT).expect("kill");
+    let first = finished(first);
+    assert_ne!(first.end, End::Code(0), "{first:?}");
+    assert_eq!(files(held.pid()), before, "{first:?}");
+    assert_eq!(held.finish().end, End::Code(0));
+}
+
+/// hugelift blocks some for its own threads.
+#[test]
+fn a_metric_finds_no_signal_blocked() {
+    let (_, held) = busy();
+    let metric = format!("grep -q 'SigBlk:.0*$' /proc/self/status && {CLOCK}");
+    json(held.pid(), &["--pairs", "6", "--metric", &metric]);
+    assert_eq!(held.finish().end, End::Code(0));
+}
+
 #[test]
 fn a_metric_that_is_none_gives_one_line() {
     let (_, held) = busy();

@@ -17,4 +17,5 @@ pub mod reservation;
 pub mod sharers;
 pub mod snapshot;
 pub mod status;
+pub mod turn;
 mod unchanged;

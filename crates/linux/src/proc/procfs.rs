@@ -366,6 +366,13 @@ pub fn is_alive(identity: Identity) -> bool {
     Process::new(identity.0).stat().is_ok_and(|stat| stat.is_alive(identity))
 }
 
+/// Returns whether a process lives and does not end at this moment. One that ends gives back its memory first, and may be there
+/// without it for long on a busy machine.
+pub fn has_memory(identity: Identity) -> bool {
+    let maps = || Process::new(identity.0).with_memory().maps();
+    is_alive(identity) && !matches!(maps(), Err(ProcError::NoMemory { .. }))
+}
+
 pub(super) fn errno(error: &io::Error) -> Errno {
     Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))
 }
@@ -407,6 +414,19 @@ mod tests {
         let stat = Process::OWN.stat().unwrap();
         assert_eq!((stat.pid, stat.parent), (pid.pid(), std::os::unix::process::parent_id()));
         assert_eq!(pid.stat_of_thread(pid.pid().cast_signed()).unwrap().start, stat.start);
+    }
+
+    #[test]
+    fn a_process_without_memory() {
+        let (pid, start) = Process::OWN.stat().unwrap().identity();
+        assert!(has_memory((pid, start)) && !has_memory((pid, start + 1)));
+        // A kernel thread, where this machine's are to be seen, has none at any time.
+        if let Ok(stat) = Process::new(2).stat()
+            && stat.parent == 0
+            && Process::new(2).read("maps").is_ok()
+        {
+            assert!(!has_memory(stat.identity()));
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use hugelift_core::addr::Range;
 use hugelift_core::proc_stat::Identity;
 use hugelift_lift::attach::Pages;
 use hugelift_linux::io::file_limit::raise_file_limit;
-use hugelift_linux::proc::procfs::is_alive;
+use hugelift_linux::proc::procfs::has_memory;
 use hugelift_measure::comparison::Memory;
 use hugelift_measure::interrupt;
 use hugelift_measure::live::{
@@ -221,7 +221,7 @@ impl Batch<'_> {
             }
         }
         self.collect();
-        failed.retain(|identity, _| is_alive(*identity));
+        failed.retain(|identity, _| has_memory(*identity));
         let count = failed.len();
         if let Some((_, error)) = failed.pop_first() {
             let more = if count > 1 { format!(" (and {} more)", count - 1) } else { String::new() };
@@ -252,10 +252,10 @@ impl Batch<'_> {
 
     /// Returns whether the experiment is over, as its processes have ended.
     pub fn has_ended(&self) -> bool {
-        let lives = |(identity, _): (&Identity, _)| is_alive(*identity);
+        let lives = |(identity, _): (&Identity, _)| has_memory(*identity);
         match self.members.outlive_first() {
             true => !self.all.iter().any(lives) && self.members.now().is_err(),
-            false => !is_alive(self.first),
+            false => !has_memory(self.first),
         }
     }
 
@@ -319,7 +319,7 @@ impl Batch<'_> {
     /// Returns the huge parts of those that are switched; `None` where smaps of one that lives could not be read.
     pub fn memory(&self) -> Option<Memory> {
         let switched = self.all.values().filter_map(Member::switched);
-        // A process that is about to end has no memory for a moment, and one whose memory changes cannot be read in it.
+        // A process whose memory changes cannot be read at that moment.
         let read = |subject: &Subject| {
             let mut memory = Seen::now(subject.pid).memory;
             for _ in 1..READINGS {

@@ -13,10 +13,13 @@ use hugelift_lift::attach::{
     AttachOptions, Change, Chosen, Name, Pages, Resized, Switchable, attach, could_lift_again, huge_bytes,
     map_by, restore, small_bytes, switchable,
 };
-use hugelift_linux::proc::procfs::{Process, is_alive};
+use hugelift_linux::proc::procfs::{Process, has_memory};
 use hugelift_linux::proc::snapshot;
+use hugelift_linux::proc::turn::turn;
 use hugelift_measure::live::{State, Switching};
 use hugelift_measure::timed::Seen;
+use nix::fcntl::Flock;
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 /// How often a change of pages, and a restoring at the end, are tried: a thread that cannot be borrowed now may be later.
@@ -55,6 +58,8 @@ pub struct Subject {
     /// Why the first lift left something alone, a line each.
     pub not_lifted: Vec<String>,
     identity: (u32, u64),
+    /// Keeps other comparisons away from the process.
+    _turn: Flock<OwnedFd>,
     /// Whether it had copies when it was found.
     had_copies: bool,
     /// The state in which it is; `None` if a lift or a restoring was not made in whole.
@@ -75,11 +80,18 @@ impl Subject {
     /// Reads a process, and changes nothing.
     ///
     /// # Errors
-    /// There is no such process, or it cannot be read.
+    /// There is no such process, it cannot be read, or another hugelift compares it.
     pub fn open(pid: u32, options: &Options) -> Result<Subject> {
         let name = Name::of(pid);
         let stat = Process::new(pid).stat()?;
+        let turn = turn(pid).map_err(|error| error.to_string());
         let copies = copies(pid).with_context(|| name.to_string())?;
+        let turn = turn.and_then(|turn| {
+            turn.ok_or_else(|| {
+                format!("another hugelift compares it just now; fuser -v /proc/{pid}/maps names it")
+            })
+        });
+        let turn = turn.map_err(|why| anyhow!(why)).with_context(|| name.to_string())?;
         let found = if copies.is_empty() { State::Bare } else { State::Lifted };
         Ok(Subject {
             pid,
@@ -90,6 +102,7 @@ impl Subject {
             left_out_why: None,
             not_lifted: Vec::new(),
             identity: stat.identity(),
+            _turn: turn,
             had_copies: found == State::Lifted,
             state: Some(found),
             attach: options.attach.clone(),
@@ -101,9 +114,9 @@ impl Subject {
         })
     }
 
-    /// Returns whether the process has ended; its id may have been given to another since.
+    /// Returns whether the process has ended, or is about to; its id may have been given to another since.
     pub fn has_ended(&self) -> bool {
-        !is_alive(self.identity)
+        !has_memory(self.identity)
     }
 
     /// Returns `error`, or [`Ended`] if it comes from the end of the process.
