@@ -15,6 +15,7 @@ use hugelift_linux::io::console::{self, say};
 use hugelift_linux::io::terminal;
 use hugelift_linux::machine::pools::{self, PoolChange};
 use hugelift_linux::machine::tree::Tree;
+use hugelift_measure::interrupt;
 use hugelift_report::pool as text;
 use serde_json::{Value, json};
 use std::ffi::OsString;
@@ -128,16 +129,25 @@ struct Set {
 
 impl SetArgs {
     fn run(&self, args: &PoolArgs, tree: &Tree) -> Result<Exit, Failure> {
-        let pools = pools::read(tree);
-        let changes = pool::changes(&pools, &self.pools, &self.overcommit, self.node)?;
+        let changes = || pool::changes(&pools::read(tree), &self.pools, &self.overcommit, self.node);
         if self.dry_run {
-            return self.preview(args, tree, &changes);
+            return self.preview(args, tree, &changes()?);
         }
+        let turns =
+            pools::lock_all(tree, &changes()?).map_err(|error| format!("cannot lock the pools: {error}"))?;
+        for path in turns.iter().filter_map(|turn| turn.as_ref().err()) {
+            let path = path.escaped();
+            say(&format!("another process holds {path}, which may change it later: fuser -v {path}"));
+        }
+        // Another one may have set them before we had the locks.
+        let changes = changes()?;
+        interrupt::prepare()?;
         if self.persist {
             // What cannot be kept for every boot is refused before anything is changed.
             pools::permanent(tree, &changes)?;
         }
         let set = self.set(tree, &changes);
+        drop(turns);
         // After a failure too: the changes before it were made.
         set.print(args, tree)?;
         if let Some(failure) = set.failed {
@@ -157,12 +167,16 @@ impl SetArgs {
     fn set(&self, tree: &Tree, changes: &[Change]) -> Set {
         let mut set = Set { made: Vec::new(), files: Vec::new(), failed: None };
         for change in changes {
-            match pools::apply(tree, change) {
+            match pools::apply(tree, change, || interrupt::check().is_ok()) {
                 Ok(one) => set.made.push(one),
                 Err(error) => {
                     set.failed = Some(Failure::new(error.to_string()));
                     return set;
                 }
+            }
+            if interrupt::check().is_err() {
+                set.failed = Some(set.put_back(tree));
+                return set;
             }
         }
         if self.persist {
@@ -236,6 +250,25 @@ impl SetArgs {
 }
 
 impl Set {
+    /// Undoes what was made, and returns what to say of it.
+    fn put_back(&mut self, tree: &Tree) -> Failure {
+        interrupt::accept();
+        let status = Exit::INTERRUPTED.0;
+        while let Some(one) = self.made.pop() {
+            let size = human_bytes(one.change.page_size);
+            let message = match pools::put_back(tree, &one.change) {
+                Ok(0) => continue,
+                Ok(lack) => {
+                    format!("interrupted: {lack} pages of {size} that the pool had before are missing")
+                }
+                Err(error) => format!("interrupted, and not put back: {error}"),
+            };
+            self.made.push(one);
+            return Failure { status, message };
+        }
+        Failure { status, message: "interrupted: the pools are as they were before".into() }
+    }
+
     fn print(&self, args: &PoolArgs, tree: &Tree) -> Result<(), Failure> {
         if !args.json {
             let lines: String = self.made.iter().map(|one| result(one) + "\n").collect();

@@ -126,6 +126,43 @@ fn set_and_show_agree_with_the_kernel() {
     drop((kept, held));
 }
 
+/// Each of these reads the size and sets one more: none may miss what another one has set meanwhile.
+#[test]
+fn of_commands_at_a_time_each_changes_the_pool() {
+    let machine = Recorded::well_set();
+    let pages = || number(machine.path(&format!("{DIR}/nr_hugepages")).to_str().expect("a UTF-8 path"));
+    let before = pages();
+    std::thread::scope(|scope| {
+        for _ in 0..6 {
+            scope.spawn(|| on(&machine, "set 2M=+1"));
+        }
+    });
+    assert_eq!(pages(), before + 6);
+}
+
+/// strace(1) sends SIGINT at the write that lets the pool grow: the kernel stops after a page.
+#[test]
+fn an_interrupt_puts_the_pool_back() {
+    need_root!();
+    need!("strace");
+    let held = match Pool::with_free(0) {
+        Ok(held) => held,
+        Err(why) => skip!("{why}"),
+    };
+    let file = format!("{DIR}/nr_hugepages");
+    let before = number(&file);
+    for signal in ["INT", "TERM"] {
+        let mut traced = Command::new("strace");
+        traced.args(["-qq", "-o", "/dev/null", "-P", &file, "-e", "trace=write", "-e"]);
+        traced.arg(format!("inject=write:signal={signal}:when=1"));
+        let out = traced.args([HUGELIFT, "pool", "set", "2M=+40"]).output().expect("strace");
+        assert_eq!((out.status.code(), text(&out.stdout).as_str()), (Some(130), ""), "{out:?}");
+        assert!(text(&out.stderr).contains("interrupted: the pools are as they were before"), "{out:?}");
+        assert_eq!(number(&file), before, "{out:?}");
+    }
+    drop(held);
+}
+
 #[test]
 fn dry_run_leaves_this_machine_as_it_is() {
     let _ours = Exclusive::take().expect("the lock");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The hugetlb pools: reading them by size and node, and setting them.
 
+use crate::io::lock::lock;
 use crate::machine::sysfs;
 use crate::machine::tree::Tree;
 use hugelift_core::addr::PageSize;
@@ -8,13 +9,19 @@ use hugelift_core::fields::bytes_of;
 use hugelift_core::pool::persist::{self, Files, SYSCTL, TMPFILES};
 use hugelift_core::pool::{Change, Kind, NodePool, SizePool};
 use hugelift_core::printable::{Escape, Untrusted};
+use nix::fcntl::Flock;
+use std::collections::BTreeSet;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 const NODES: &str = "/sys/devices/system/node";
 /// How often a pool's size is written while it still grows: each try can use the memory that the one
 /// before has made the kernel reclaim.
 const TRIES: u32 = 4;
+/// How long to wait for another command that sets a pool.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// Folders of sysctl.d(5).
 const SYSCTL_FOLDERS: [&str; 4] =
     ["/etc/sysctl.d", "/run/sysctl.d", "/usr/local/lib/sysctl.d", "/usr/lib/sysctl.d"];
@@ -91,30 +98,59 @@ fn default_size(meminfo: &str) -> Option<PageSize> {
     PageSize::new(bytes_of(meminfo, "Hugepagesize")?)
 }
 
+/// A lock on a pool (flock(2)), or the path of one whose lock another process holds for longer than five seconds.
+pub type Turn = Result<Flock<OwnedFd>, PathBuf>;
+
+/// Locks the pools of the changes, so that no other hugelift sets one between a reading and this setting. An experiment of
+/// `hugelift lab` locks the pool that it changes for as long as it runs. Each user can lock these files, so a lock that is not to be
+/// had forbids nothing.
+///
+/// # Errors
+/// open(2), flock(2)
+pub fn lock_all(tree: &Tree, changes: &[Change]) -> io::Result<Vec<Turn>> {
+    let sizes: BTreeSet<u64> = changes.iter().map(|change| change.page_size).collect();
+    let lock_one = |size: u64| {
+        let path = format!("{}/hugepages-{}kB/nr_hugepages", sysfs::POOLS, size >> 10);
+        let turn = lock(tree.open(&path)?.into(), PATIENCE)?;
+        Ok(turn.ok_or_else(|| tree.path(&path)))
+    };
+    sizes.into_iter().map(lock_one).collect()
+}
+
 /// Makes the requested `change`. If the pool is to grow, the kernel compacts memory first. It makes as many
-/// pages as it can, and reports no error if they are fewer.
+/// pages as it can, and reports no error if they are fewer. A signal that has a handler cuts the growth short; there is no other
+/// try once `goes_on` returns false.
 ///
 /// # Errors
 /// [`SetError`]
-pub fn apply(tree: &Tree, change: &Change) -> Result<PoolChange, SetError> {
+pub fn apply(tree: &Tree, change: &Change, goes_on: impl Fn() -> bool) -> Result<PoolChange, SetError> {
     if change.grows() {
         compact(tree, change.node);
     }
-    let path = change.path();
     let mut got = change.from;
     for _ in 0..TRIES {
-        tree.set(&path, &change.to.to_string()).map_err(|source| SetError {
-            path: tree.path(&path).into(),
-            value: change.to.to_string(),
-            source,
-        })?;
+        set(tree, change, change.to)?;
         let before = got;
         got = now(tree, change);
-        if !change.grows() || got >= change.to || got <= before {
+        if !change.grows() || got >= change.to || got <= before || !goes_on() {
             break;
         }
     }
     Ok(PoolChange { change: *change, got })
+}
+
+/// Undoes a change. Returns how many pages are missing, where a pool has been made smaller and cannot grow again.
+///
+/// # Errors
+/// [`SetError`]
+pub fn put_back(tree: &Tree, change: &Change) -> Result<u64, SetError> {
+    let undone = Change { from: now(tree, change), to: change.from, ..*change };
+    Ok(change.from.saturating_sub(apply(tree, &undone, || true)?.got))
+}
+
+fn set(tree: &Tree, change: &Change, value: u64) -> Result<(), SetError> {
+    let (path, value) = (change.path(), value.to_string());
+    tree.set(&path, &value).map_err(|source| SetError { path: tree.path(&path).into(), value, source })
 }
 
 /// Makes the kernel compact memory. Where that is not possible, the pool grows from the blocks that are free

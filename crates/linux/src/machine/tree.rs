@@ -6,6 +6,7 @@ use crate::io::read::read_text;
 use crate::io::temporary::Temporary;
 use std::collections::VecDeque;
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Component, Path, PathBuf};
 
@@ -83,6 +84,14 @@ impl Tree {
             entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
         names.sort();
         names
+    }
+
+    /// Opens a file for reading.
+    ///
+    /// # Errors
+    /// open(2)
+    pub fn open(&self, path: impl AsRef<Path>) -> io::Result<File> {
+        File::open(self.file(path))
     }
 
     /// Writes `value` to a setting that exists.
