@@ -21,6 +21,8 @@ use std::time::{Duration, SystemTime};
 
 /// How long `gc` and `drop` wait for a start that makes entries.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// The same before something is done without the lock.
+const BRIEFLY: Duration = Duration::from_secs(1);
 /// How long notes of a first start are of use.
 const FORGOTTEN: Duration = Duration::from_secs(24 * 3600);
 
@@ -83,6 +85,11 @@ impl Store {
     /// # Errors
     /// The directory cannot be read, or an entry cannot be closed.
     pub fn entries(&self, whole: bool) -> Result<Vec<Entry>, StoreError> {
+        self.list(whole, false)
+    }
+
+    /// Lists them. `is_locked`: the caller has the lock.
+    fn list(&self, whole: bool, is_locked: bool) -> Result<Vec<Entry>, StoreError> {
         let access = &mut AccessCheck::default();
         let key = self.known_key();
         let mut entries = Vec::new();
@@ -95,6 +102,8 @@ impl Store {
             }
         }
         if any_private {
+            // It is done without the lock too, if that is not to be had: what is private must not stay open.
+            let _lock = (!is_locked).then(|| self.place.lock(BRIEFLY));
             self.close_private(access)?;
         }
         let users = users(&entries.iter().flat_map(|e| &e.files).copied().collect());
@@ -252,7 +261,7 @@ impl Store {
     /// See [`Store::gc`].
     pub fn drop_entries(&self, wanted: impl Fn(&Entry) -> bool) -> Result<Freed, StoreError> {
         let _lock = self.place.lock(PATIENCE)?;
-        let entries: Vec<Entry> = self.entries(false)?.into_iter().filter(|e| wanted(e)).collect();
+        let entries: Vec<Entry> = self.list(false, true)?.into_iter().filter(|e| wanted(e)).collect();
         self.take_out(&entries)?;
         Ok(Freed { entries, others: 0 })
     }
@@ -264,12 +273,13 @@ impl Store {
     pub fn drop_all(&self) -> Result<Freed, StoreError> {
         let _lock = self.place.lock(PATIENCE)?;
         let mut freed = self.clear(self.budget())?;
-        let entries = self.entries(false)?;
+        let entries = self.list(false, true)?;
         self.take_out(&entries)?;
         freed.entries.extend(entries);
-        for name in self.place.names()?.into_iter().filter(|n| is_ours(n)) {
-            self.place.remove(&name)?;
-        }
+        let names = self.place.names()?;
+        // The lock is the last: without it another process may make entries.
+        let all = names.iter().filter(|n| is_ours(n) && *n != LOCK).map(String::as_str).chain([LOCK]);
+        all.into_iter().try_for_each(|name| self.place.remove(name))?;
         let path = &self.place.path;
         if path == std::path::Path::new(MACHINE_WIDE) {
             place::unmount()?;
@@ -307,7 +317,7 @@ impl Store {
     fn clear(&self, budget: u64) -> Result<Freed, StoreError> {
         let mut freed = Freed::default();
         let (mut good, bad): (Vec<Entry>, Vec<Entry>) =
-            self.entries(false)?.into_iter().partition(|e| e.state == State::Good);
+            self.list(false, true)?.into_iter().partition(|e| e.state == State::Good);
         self.take_out(&bad)?;
         freed.entries = bad;
         let kept: BTreeSet<&str> =

@@ -15,13 +15,13 @@ use hugelift_core::snapshot::Object;
 use hugelift_linux::faultpoint;
 use hugelift_linux::proc::mapped::MappedFiles;
 use nix::errno::Errno;
-use nix::fcntl::AtFlags;
+use nix::fcntl::{AtFlags, Flock};
 use nix::sys::stat::Mode;
 use nix::sys::time::TimeSpec;
 use nix::unistd::linkat;
 use std::fs::{File, Permissions};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
@@ -93,19 +93,23 @@ impl StoreQuery<'_> {
 impl Store {
     /// Returns the entries for `source` that hold bytes of the ranges, if they and the source are unchanged since they
     /// were made, and their bytes are those of the program. Entries of which a file itself shows that they are outdated
-    /// are removed. What the process has in its memory removes none: other processes use them.
+    /// are removed. What the process has in its memory removes none: other processes use them. `lock` is the store's lock, if the
+    /// caller has it.
     pub(super) fn look_up(
         &self,
         query: &StoreQuery,
         source: &Source,
         access: &mut AccessCheck,
+        lock: Option<&Flock<OwnedFd>>,
     ) -> Vec<Found> {
         let name = query.record_name(source);
-        let Some((mut record, noted)) = self.read_of(query, &name) else { return Vec::new() };
+        let Some((record, noted)) = self.read_of(query, &name) else { return Vec::new() };
         if record.public && self.may_publish() && self.is_private_now(&record, query, access) {
+            // At once: it is closed although another process may have the lock for long.
             self.forget(&name, &record);
             return Vec::new();
         }
+        let still = |act: &dyn Fn()| self.if_still(query, &name, &record, lock, act);
         // If this start finds better evidence, later ones need not compare every byte.
         let renews = record.evidence == Evidence::Bytes && self.is_own() && source.is_proven();
         let evidence = if renews { source.evidence() } else { record.evidence };
@@ -113,7 +117,7 @@ impl Store {
             Ok(files) => files,
             Err(Outdated) => {
                 if self.is_own() && source.is_proven() {
-                    self.forget(&name, &record);
+                    still(&|| self.forget(&name, &record));
                 }
                 return Vec::new();
             }
@@ -122,8 +126,8 @@ impl Store {
         // `gc` goes by the time of the last use.
         let _ = nix::sys::stat::futimens(&noted, &TimeSpec::UTIME_OMIT, &TimeSpec::UTIME_NOW);
         if evidence != record.evidence && source.is_unchanged() {
-            record.evidence = evidence;
-            self.renew(&record);
+            let better = Record { evidence, ..record.clone() };
+            still(&|| self.renew(&better));
         }
         let of = |entry: usize| held.iter().filter(move |held| held.entry == entry);
         let found = files.into_iter().enumerate().map(|(entry, file)| {
@@ -141,10 +145,24 @@ impl Store {
             && readers(Some(query.pid), &query.object.path) != Readers::All
     }
 
-    /// Writes a record with better evidence than the one before, unless another start holds the lock.
+    /// Acts if the name still has this record and no other process has the lock. So nothing is lost that another one makes meanwhile.
+    fn if_still(
+        &self,
+        query: &StoreQuery,
+        name: &str,
+        record: &Record,
+        lock: Option<&Flock<OwnedFd>>,
+        act: &dyn Fn(),
+    ) {
+        let ours = lock.is_none().then(|| self.place.lock(Duration::ZERO));
+        if !matches!(ours, Some(Err(_))) && self.read_of(query, name).is_some_and(|(now, _)| now == *record) {
+            act();
+        }
+    }
+
+    /// Writes a record with better evidence than the one before.
     fn renew(&self, record: &Record) {
-        let written = self.place.lock(Duration::ZERO).and_then(|_lock| self.write_record(record));
-        if let Err(error) = written {
+        if let Err(error) = self.write_record(record) {
             tracing::debug!(%error, path = ?record.path, "a record");
         }
     }
@@ -197,9 +215,9 @@ impl Store {
         // This check comes before the symbols are read, which takes memory itself and gives the exact size.
         let bytes = query.copied.iter().map(|r| r.len()).sum::<u64>();
         self.may_make(bytes, budget)?;
-        let _lock = self.place.lock(PATIENCE)?;
+        let lock = self.place.lock(PATIENCE)?;
         // Another process may have made it meanwhile.
-        let mut found = self.look_up(query, source, access);
+        let mut found = self.look_up(query, source, access, Some(&lock));
         let ranges = lacking(query.copied, &found);
         if ranges.is_empty() {
             return Ok(found);

@@ -264,7 +264,7 @@ impl StoreSet {
         let source = query.source()?;
         for store in machine.iter().chain(own) {
             let left = lacking(query.ranges, found);
-            found.extend(store.look_up(&StoreQuery { ranges: &left, ..*query }, &source, access));
+            found.extend(store.look_up(&StoreQuery { ranges: &left, ..*query }, &source, access, None));
         }
         let (left, copied) = (lacking(query.ranges, found), lacking(query.copied, found));
         match (own, &*opened) {

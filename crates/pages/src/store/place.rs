@@ -18,7 +18,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long to wait for another start that mounts the store, which takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -136,9 +136,22 @@ impl Place {
     /// [`StoreError::Busy`] if another process holds it for longer than `patience`.
     pub(super) fn lock(&self, patience: Duration) -> Result<Flock<OwnedFd>, StoreError> {
         let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let file = openat(&self.dir, LOCK, flags, Mode::S_IRUSR | Mode::S_IWUSR);
-        let file = file.map_err(|e| StoreError::here("lock a file", e))?;
-        lock(file, patience).map_err(|e| StoreError::here_io("lock a file", e))?.ok_or(StoreError::Busy)
+        let failed = |e| StoreError::here("lock a file", e);
+        let until = Instant::now() + patience;
+        loop {
+            let file = openat(&self.dir, LOCK, flags, Mode::S_IRUSR | Mode::S_IWUSR).map_err(failed)?;
+            let left = until.saturating_duration_since(Instant::now());
+            let held = lock(file, left).map_err(|e| StoreError::here_io("lock a file", e))?;
+            let held = held.ok_or(StoreError::Busy)?;
+            // Whoever held it before may have removed the file with the whole store. The next process makes another one.
+            let inode = fstat(&*held).map_err(failed)?.st_ino;
+            if stat_at(&self.dir, LOCK).is_ok_and(|stat| stat.st_ino == inode) {
+                return Ok(held);
+            }
+            if Instant::now() > until {
+                return Err(StoreError::Busy);
+            }
+        }
     }
 
     /// Takes all rights on a file of the directory's owner from others, if it exists, and removes it. It may
