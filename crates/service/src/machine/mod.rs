@@ -140,9 +140,9 @@ impl Machine {
     pub fn obey(&mut self, policy: Policy, memory: u64) {
         self.memory = policy.limits(memory).memory;
         self.policy = policy;
-        if let Some(late) = self.verify.end(Instant::now() + ENDING, now()) {
+        if let Some((late, process)) = self.verify.end(Instant::now() + ENDING, now()) {
             // It restores the process by itself.
-            self.restores.after(late, Vec::new());
+            self.restores.after(late, process, Vec::new());
         }
         self.verify.obey(self.policy.verify);
         self.records.read(self.taken.values());
@@ -213,9 +213,12 @@ impl Machine {
         self.verify_turn();
         self.records.turn(self.taken.values(), &helpers(&self.lifters, &self.verify));
         let (now, charges) = (now(), self.charges());
-        let verify = &self.verify;
+        let (verify, restores) = (&self.verify, &self.restores);
         let may = |taken: &&mut Taken| {
-            !taken.is_given && charges.leave_room(taken.of_user) && verify.allows(taken, now)
+            !taken.is_given
+                && charges.leave_room(taken.of_user)
+                && verify.allows(taken, now)
+                && !restores.is_changed(taken.process)
         };
         for taken in self.taken.values_mut().filter(may) {
             let given = taken.wants.map(|wants| self.lifters.give(wants, taken.process));
@@ -232,7 +235,9 @@ impl Machine {
             self.settle(ended, now);
         }
         let charges = self.charges();
-        let room = self.taken.values().filter(|one| charges.leave_room(one.of_user));
+        let restores = &self.restores;
+        let is_free = |one: &&Taken| charges.leave_room(one.of_user) && !restores.is_changed(one.process);
+        let room = self.taken.values().filter(is_free);
         let Some(one) = self.verify.choose(room, now).cloned() else { return };
         if let (true, Some(wants)) = (one.is_given, one.wants) {
             self.renew(wants, &[one.process]);
@@ -252,7 +257,7 @@ impl Machine {
             let wants: BTreeSet<Wants> = lifted.into_iter().filter_map(|(wants, _)| wants).collect();
             wants.into_iter().for_each(|wants| self.renew(wants, &restored));
         }
-        self.restores.after(ended.child, restored);
+        self.restores.after(ended.child, ended.process, restored);
     }
 
     /// Takes processes from the lifter that has them. It is ended and started again, as it may be in the middle of a lift, and its
@@ -388,10 +393,11 @@ impl Machine {
         self.lifters.fds().chain(experiment)
     }
 
-    /// Ends the lifters, and waits for them at most some seconds. What they have lifted stays so.
+    /// Ends the lifters, and waits for them and for what is being restored at most some seconds. What is lifted stays so.
     pub fn end(&mut self) {
         let deadline = Instant::now() + ENDING;
         let _ = self.verify.end(deadline, now());
+        self.restores.end(deadline);
         self.records.end(self.taken.values(), &helpers(&self.lifters, &self.verify));
         self.lifters.end();
     }

@@ -14,6 +14,7 @@ use hugelift_ledger::entry;
 use hugelift_ledger::reader::Found;
 use hugelift_linux::proc::clock::ticks_per_second;
 use hugelift_linux::proc::procfs::Process;
+use hugelift_linux::proc::turn::turn;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::Child;
@@ -147,6 +148,10 @@ impl Verify {
             return;
         }
         let name = format!("{} ({})", one.program, one.process.0);
+        if matches!(turn(one.process.0), Ok(None)) {
+            log(Level::Info, &format!("{name}: no experiment: another hugelift compares it just now"));
+            return self.verifier.give_up(now);
+        }
         match Experiment::start(one.process, self.settings.length) {
             Ok(experiment) => {
                 log(Level::Info, &format!("{name}: an experiment of {} s begins", self.settings.length));
@@ -179,8 +184,8 @@ impl Verify {
     }
 
     /// Ends the experiment that runs, of which nothing is known then. The process is restored. Returns the
-    /// experiment's own process if that has not ended by the deadline.
-    pub fn end(&mut self, deadline: Instant, now: u64) -> Option<Child> {
+    /// experiment's own process, and the one that it is about, if it has not ended by the deadline.
+    pub fn end(&mut self, deadline: Instant, now: u64) -> Option<(Child, Identity)> {
         self.verifier.give_up(now);
         self.experiment.take().and_then(|(experiment, _)| experiment.finish(deadline))
     }
