@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// How long a reader may hold up a write.
-const BUSY: Duration = Duration::from_millis(500);
+pub(crate) const BUSY: Duration = Duration::from_millis(500);
 
 /// Opens a database, and refuses one of a newer version.
 pub(crate) fn connect(path: &Path, flags: OpenFlags) -> Result<Connection, LedgerError> {

@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The ledger, open for writing.
 
-use crate::connection::connect;
+use crate::connection::{BUSY, connect};
 use crate::entry::{Cost, Entry, Experiment, Lift, Use};
 use crate::error::LedgerError;
 use crate::place::Place;
 use crate::reader::{Found, found};
 use crate::schema::{MOST_ROWS, STEPS, integer, migrate, number, prune};
-use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Pages of the write-ahead log that are kept: 1 MB.
 const LOG_PAGES: u32 = 256;
+/// Between two tries where another process has locked it.
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// The ledger.
 #[derive(Debug)]
@@ -87,7 +90,7 @@ impl Ledger {
 }
 
 fn prepare(connection: &Connection) -> rusqlite::Result<()> {
-    connection.pragma_update(None, "journal_mode", "WAL")?;
+    keep_log(connection)?;
     connection.pragma_update(None, "synchronous", "NORMAL")?;
     connection.pragma_update(None, "foreign_keys", true)?;
     connection.pragma_update(None, "wal_autocheckpoint", LOG_PAGES)?;
@@ -100,6 +103,21 @@ fn prepare(connection: &Connection) -> rusqlite::Result<()> {
             None,
         )),
     }
+}
+
+/// Has changes written to a log beside the file. For this change SQLite does not wait for another process that makes it too.
+fn keep_log(connection: &Connection) -> rusqlite::Result<()> {
+    let until = Instant::now() + BUSY;
+    loop {
+        match connection.pragma_update(None, "journal_mode", "WAL") {
+            Err(error) if is_busy(&error) && Instant::now() < until => std::thread::sleep(PAUSE),
+            done => return done,
+        }
+    }
+}
+
+fn is_busy(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
 }
 
 fn insert(transaction: &Transaction, at: i64, entry: &Entry) -> rusqlite::Result<()> {

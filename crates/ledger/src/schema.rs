@@ -3,7 +3,7 @@
 //! has taken.
 
 use crate::entry::Program;
-use rusqlite::{Connection, Transaction};
+use rusqlite::{Connection, Transaction, TransactionBehavior};
 
 /// The rows of a table at most, apart from those of `programs`, of which there are [`MOST_PROGRAMS`].
 pub const MOST_ROWS: u64 = 100_000;
@@ -94,7 +94,11 @@ pub(crate) fn version(connection: &Connection) -> rusqlite::Result<i64> {
 
 /// Takes the steps that a ledger of this version lacks. Either all are taken or none.
 pub(crate) fn migrate(connection: &mut Connection, steps: &[&str]) -> rusqlite::Result<()> {
-    let transaction = connection.transaction()?;
+    if version(connection)? >= steps.len() as i64 {
+        return Ok(());
+    }
+    // One that begins by reading could not wait for another process that takes the same steps.
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let found = version(&transaction)?;
     for step in steps.iter().skip(usize::try_from(found).unwrap_or(0)) {
         transaction.execute_batch(step)?;

@@ -118,6 +118,20 @@ fn issue_33_4_an_older_ledger_becomes_a_new_one_and_a_newer_one_is_refused() {
 }
 
 #[test]
+fn of_first_starts_at_a_time_each_opens_the_ledger() {
+    for _ in 0..20 {
+        let (_folder, path) = folder();
+        std::thread::scope(|scope| {
+            let open = || Ledger::open(&path).map(drop);
+            let all: Vec<_> = (0..2).map(|_| scope.spawn(open)).collect();
+            for one in all {
+                one.join().expect("no panic").expect("open");
+            }
+        });
+    }
+}
+
+#[test]
 fn issue_33_4_a_full_disk_loses_what_is_new_alone() {
     let (_folder, path) = folder();
     let mut ledger = Ledger::open(&path).expect("open");

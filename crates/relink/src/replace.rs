@@ -187,7 +187,11 @@ fn keep(original: &Original, kept: &Entry) -> Result<(), ReplaceError> {
         }
     }
     kept.link(original.file()).map_err(failed())?;
-    kept.sync_directory().map_err(failed())?;
+    if let Err(error) = kept.sync_directory() {
+        // Without a replaced file beside it, it would only be in the way.
+        let _ = kept.remove();
+        return Err(failed()(error).into());
+    }
     Ok(())
 }
 

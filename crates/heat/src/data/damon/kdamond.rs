@@ -4,8 +4,10 @@
 use hugelift_core::addr::Range;
 use hugelift_core::heat::data::damon::{Region, has_word, number};
 use hugelift_core::printable::Escape;
+use hugelift_linux::io::lock::lock;
 use hugelift_linux::io::read::read_whole;
 use nix::errno::Errno;
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,6 +16,8 @@ use std::time::Duration;
 const FOLDER: &str = "kernel/mm/damon/admin/kdamonds";
 /// The operations for the virtual addresses that are given, and no others.
 const OPERATIONS: &str = "fvaddr";
+/// How long to wait for another hugelift that claims it.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Why DAMON does not watch.
 #[derive(Debug, thiserror::Error)]
@@ -103,6 +107,8 @@ impl Kdamond {
     /// See [`Refused`].
     pub fn claim(sys: &Path) -> Result<Kdamond, Refused> {
         let folder = sys.join(FOLDER);
+        // Of two that find no user at the same time only one may claim it.
+        let _turn = File::open(folder.join("nr_kdamonds")).map(|file| lock(file.into(), PATIENCE));
         let ours = match read_number(&folder.join("nr_kdamonds"))? {
             0 => {
                 write(&folder.join("nr_kdamonds"), 1)?;
