@@ -86,6 +86,12 @@ impl Stat {
         self.virtual_bytes == 0 && !self.thread_has_ended()
     }
 
+    /// Returns whether it is of this process, which lives and does not end at this moment. One that ends gives back its memory and
+    /// its counters first, and may be there without them for long on a busy machine.
+    pub fn is_whole(&self, identity: Identity) -> bool {
+        self.is_alive(identity) && !self.is_exiting()
+    }
+
     /// Returns whether the thread is a zombie or dead. The first thread of a process stays so until all have ended.
     pub fn thread_has_ended(&self) -> bool {
         matches!(self.state, 'Z' | 'X')
@@ -261,6 +267,11 @@ mod tests {
         // exit_mm() comes before the process is a zombie (do_exit() in kernel/exit.c).
         let exiting = |from, to| parse_stat(REAL.replace(from, to).as_bytes()).unwrap().is_exiting();
         assert!(exiting("1234567168", "0") && !exiting("x", "x"));
+        let whole = |from, to| {
+            let stat = parse_stat(REAL.replace(from, to).as_bytes()).unwrap();
+            [0, 1].map(|later| stat.is_whole((stat.pid, stat.start + later)))
+        };
+        assert_eq!((whole("x", "x"), whole("1234567168", "0")), ([true, false], [false, false]));
     }
 
     proptest! {

@@ -63,7 +63,7 @@ impl Server {
 }
 
 fn command(words: &[&str]) -> Cmd {
-    let short = ["--backing", "thp", "--period", "60ms", "--settle", "10ms"];
+    let short = ["--backing", "thp", "--period", "200ms", "--settle", "10ms"];
     Cmd::new([HUGELIFT, "compare"]).args(words).args(short).env("HUGELIFT_STORE", NO_STORE)
 }
 

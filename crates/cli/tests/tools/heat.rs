@@ -2,6 +2,7 @@
 //! Tests of `hugelift inspect --heat` and `hugelift advise`: a program whose code in use is known, and processes that
 //! cannot be sampled.
 
+use crate::common::favoured::Favoured;
 use crate::common::{Cmd, End, HUGELIFT, Outcome, fits, open_dir, plain};
 use crate::{need, need_root};
 use serde_json::Value;
@@ -84,6 +85,8 @@ fn advise(args: &[&str]) -> Cmd {
 
 /// Returns the advice on a process, asked until there are enough samples or often enough.
 fn advice(pages: &Pages) -> Value {
+    let turn = Favoured::take();
+    turn.favour(pages.child.id());
     for _ in 0..4 {
         let outcome = advise(&["--for", "15s", "--json", &pages.pid()]).bare();
         assert!(outcome.end == End::Code(0) && outcome.stderr.is_empty(), "{outcome:?}");

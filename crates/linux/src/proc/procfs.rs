@@ -366,11 +366,9 @@ pub fn is_alive(identity: Identity) -> bool {
     Process::new(identity.0).stat().is_ok_and(|stat| stat.is_alive(identity))
 }
 
-/// Returns whether a process lives and does not end at this moment. One that ends gives back its memory first, and may be there
-/// without it for long on a busy machine.
-pub fn has_memory(identity: Identity) -> bool {
-    let maps = || Process::new(identity.0).with_memory().maps();
-    is_alive(identity) && !matches!(maps(), Err(ProcError::NoMemory { .. }))
+/// Returns whether a process lives and does not end at this moment ([`Stat::is_whole`]).
+pub fn is_whole(identity: Identity) -> bool {
+    Process::new(identity.0).stat().is_ok_and(|stat| stat.is_whole(identity))
 }
 
 pub(super) fn errno(error: &io::Error) -> Errno {
@@ -419,13 +417,10 @@ mod tests {
     #[test]
     fn a_process_without_memory() {
         let (pid, start) = Process::OWN.stat().unwrap().identity();
-        assert!(has_memory((pid, start)) && !has_memory((pid, start + 1)));
+        assert!(is_whole((pid, start)) && !is_whole((pid, start + 1)));
         // A kernel thread, where this machine's are to be seen, has none at any time.
-        if let Ok(stat) = Process::new(2).stat()
-            && stat.parent == 0
-            && Process::new(2).read("maps").is_ok()
-        {
-            assert!(!has_memory(stat.identity()));
+        if let Some(stat) = Process::new(2).stat().ok().filter(|stat| stat.parent == 0) {
+            assert!(!is_whole(stat.identity()));
         }
     }
 

@@ -33,7 +33,7 @@ impl Observed {
         let read = |(identity, clock, counter): (Identity, &CpuClock, &WorkCounter)| {
             let (cpu, counts) = clock.with(|| counter.counts())?;
             let stat = Process::new(identity.0).stat().ok()?;
-            let lives = stat.is_alive(identity);
+            let lives = stat.is_whole(identity);
             let faults_of_children = stat.minor_faults_of_children;
             lives.then_some((identity, SoFar { cpu, counts, faults_of_children }))
         };

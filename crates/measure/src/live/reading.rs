@@ -51,7 +51,7 @@ impl OfProcess {
     fn now(process: &Source<'_>) -> Result<Option<OfProcess>> {
         let Some((cpu, count)) = process.at_once() else { return Ok(None) };
         match Process::new(process.identity.0).stat() {
-            Ok(stat) if stat.is_alive(process.identity) => Ok(Some(OfProcess {
+            Ok(stat) if stat.is_whole(process.identity) => Ok(Some(OfProcess {
                 cpu,
                 cpu_in_stat: of_ticks(stat.cpu),
                 count: count?,

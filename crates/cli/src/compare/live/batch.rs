@@ -13,7 +13,7 @@ use hugelift_core::addr::Range;
 use hugelift_core::proc_stat::Identity;
 use hugelift_lift::attach::Pages;
 use hugelift_linux::io::file_limit::raise_file_limit;
-use hugelift_linux::proc::procfs::has_memory;
+use hugelift_linux::proc::procfs::is_whole;
 use hugelift_measure::comparison::Memory;
 use hugelift_measure::interrupt;
 use hugelift_measure::live::{
@@ -221,7 +221,7 @@ impl Batch<'_> {
             }
         }
         self.collect();
-        failed.retain(|identity, _| has_memory(*identity));
+        failed.retain(|identity, _| is_whole(*identity));
         let count = failed.len();
         if let Some((_, error)) = failed.pop_first() {
             let more = if count > 1 { format!(" (and {} more)", count - 1) } else { String::new() };
@@ -252,10 +252,10 @@ impl Batch<'_> {
 
     /// Returns whether the experiment is over, as its processes have ended.
     pub fn has_ended(&self) -> bool {
-        let lives = |(identity, _): (&Identity, _)| has_memory(*identity);
+        let lives = |(identity, _): (&Identity, _)| is_whole(*identity);
         match self.members.outlive_first() {
             true => !self.all.iter().any(lives) && self.members.now().is_err(),
-            false => !has_memory(self.first),
+            false => !is_whole(self.first),
         }
     }
 

@@ -13,7 +13,7 @@ use hugelift_lift::attach::{
     AttachOptions, Change, Chosen, Name, Pages, Resized, Switchable, attach, could_lift_again, huge_bytes,
     map_by, restore, small_bytes, switchable,
 };
-use hugelift_linux::proc::procfs::{Process, has_memory};
+use hugelift_linux::proc::procfs::{Process, is_whole};
 use hugelift_linux::proc::snapshot;
 use hugelift_linux::proc::turn::turn;
 use hugelift_measure::live::{State, Switching};
@@ -116,7 +116,7 @@ impl Subject {
 
     /// Returns whether the process has ended, or is about to; its id may have been given to another since.
     pub fn has_ended(&self) -> bool {
-        !has_memory(self.identity)
+        !is_whole(self.identity)
     }
 
     /// Returns `error`, or [`Ended`] if it comes from the end of the process.
