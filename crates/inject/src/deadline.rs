@@ -65,10 +65,8 @@ fn wait_id(kind: libc::idtype_t, id: u32, flags: i32) -> Option<(i32, i32)> {
     (made == 0 && tid != 0).then_some((tid, info.si_code))
 }
 
-/// A time limit for all waits of the calling process. Dropping it removes the limit, and puts the former handler of SIGALRM back.
-pub struct Deadline {
-    before: SigAction,
-}
+/// A time limit for all waits of the calling process. Dropping it removes the limit.
+pub struct Deadline(());
 
 impl Deadline {
     /// Sets the first limit, and a handler for SIGALRM, which all other threads of this process must block.
@@ -79,9 +77,9 @@ impl Deadline {
         // Without SA_RESTART, so that the wait returns.
         let action = SigAction::new(SigHandler::Handler(expire), SaFlags::empty(), SigSet::empty());
         // SAFETY: the handler stores to an atomic, and makes calls that signal-safety(7) allows.
-        let before = unsafe { sigaction(Signal::SIGALRM, &action) }?;
-        let deadline = Deadline { before };
+        unsafe { sigaction(Signal::SIGALRM, &action) }?;
         SigSet::from(Signal::SIGALRM).thread_unblock()?;
+        let deadline = Deadline(());
         deadline.renew(limit)?;
         Ok(deadline)
     }
@@ -99,8 +97,6 @@ impl Deadline {
 impl Drop for Deadline {
     fn drop(&mut self) {
         let _ = set_timer(Duration::ZERO, Duration::ZERO);
-        // SAFETY: the process had this handler before. The timer is off, and this thread has taken each SIGALRM of it.
-        let _ = unsafe { sigaction(Signal::SIGALRM, &self.before) };
         OVER.store(false, Ordering::Relaxed);
     }
 }

@@ -18,6 +18,13 @@ use hugelift_linux::proc::procfs::{Process, Status};
 use hugelift_linux::proc::snapshot;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use std::io;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+/// How often it is checked whether a signal has come.
+const CHECK: Duration = Duration::from_millis(100);
+/// How long a signal waits for the end of a change, which takes some milliseconds.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Reads a process that can be changed.
 pub(super) fn read_process(pid: u32) -> Result<(Status, Snapshot), String> {
@@ -107,14 +114,38 @@ pub(super) fn open(chosen: Chosen, mappings: &[Mapping], seccomp: Seccomp) -> Re
 /// Runs `work` in a thread of its own. Whatever that thread still traces at its end, the kernel lets go: so nothing
 /// that can wait is done in it.
 pub(super) fn in_tracer<T: Send>(work: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
+    in_thread(None, work)
+}
+
+/// As [`in_tracer`], for a change that is whole at its end alone. A signal that ends hugelift has its effect afterwards, or after
+/// ten seconds: the memory of a process may be that of a server which does not answer.
+pub(super) fn in_tracer_as_a_whole<T: Send>(
+    work: impl FnOnce() -> Result<T, String> + Send,
+) -> Result<T, String> {
+    in_thread(Some(HeldSignals::hold().map_err(|e| format!("sigprocmask: {e}"))?), work)
+}
+
+fn in_thread<T: Send>(
+    held: Option<HeldSignals>,
+    work: impl FnOnce() -> Result<T, String> + Send,
+) -> Result<T, String> {
     // The timer that limits the waits must interrupt that thread, and no thread that starts later.
     SigSet::from(Signal::SIGALRM).thread_block().map_err(|e| format!("sigprocmask: {e}"))?;
     // Ctrl-Z must not stop hugelift while it holds threads.
     let stops = [Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU].into_iter().collect::<SigSet>();
     let before = stops.thread_swap_mask(SigmaskHow::SIG_BLOCK).map_err(|e| format!("sigprocmask: {e}"))?;
     let done = std::thread::scope(|scope| {
+        // The other end is closed at the end of the work.
+        let (working, ended) = channel::<()>();
+        let work = move || {
+            let _working = working;
+            work()
+        };
         let tracer = std::thread::Builder::new().name("tracer".into()).spawn_scoped(scope, work);
         let tracer = tracer.map_err(|e| format!("cannot start a thread: {e}; see 'ulimit -u'"))?;
+        if let Some(held) = held {
+            hold_until(&ended, held);
+        }
         tracer.join().unwrap_or_else(|_| Err("the tracer ended early; the process goes on".into()))
     });
     // Not SIG_SETMASK, which may change signals of the C library.
@@ -123,12 +154,15 @@ pub(super) fn in_tracer<T: Send>(work: impl FnOnce() -> Result<T, String> + Send
     done
 }
 
-/// As [`in_tracer`], for a change that is whole at its end alone. A signal that ends hugelift has its effect afterwards.
-pub(super) fn in_tracer_as_a_whole<T: Send>(
-    work: impl FnOnce() -> Result<T, String> + Send,
-) -> Result<T, String> {
-    let _held = HeldSignals::hold().map_err(|e| format!("sigprocmask: {e}"))?;
-    in_tracer(work)
+/// Holds the signals until the other end of `ended` is closed, or until one has waited for too long.
+fn hold_until(ended: &Receiver<()>, held: HeldSignals) {
+    let mut came = None;
+    while ended.recv_timeout(CHECK) == Err(RecvTimeoutError::Timeout) {
+        if held.came().is_some() && came.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+            break;
+        }
+    }
+    drop(held);
 }
 
 /// Unmaps what a hugelift that was killed has left in the process. Returns what to add to the line about it.
