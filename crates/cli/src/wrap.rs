@@ -75,7 +75,6 @@ pub fn run_wrap(args: &WrapArgs) -> Result<Exit, Failure> {
         console::print(&made.text)?;
     } else {
         write(&tree, &files, &own, &place)?;
-        console::print(&printed(&tree, &place))?;
     }
     made.notes.iter().for_each(|note| say(&format!("{}: {note}", files.name)));
     if tree.is_live() && !args.dry_run {
@@ -99,13 +98,13 @@ pub fn run_unwrap(args: &UnwrapArgs) -> Result<Exit, Failure> {
     if own.is_empty() {
         return Err(Failure::new(format!("{name} has no drop-in of 'hugelift wrap'")));
     }
-    let held = hold()?;
-    own.remove(&tree)?;
-    for file in own.files() {
-        console::print(&format!("removed {}\n", tree.path(file).escaped()))?;
-    }
-    Systemd::of(&tree).reload()?;
-    drop(held);
+    whole(|_| {
+        own.remove(&tree)?;
+        for file in own.files() {
+            console::print(&format!("removed {}\n", tree.path(file).escaped()))?;
+        }
+        Systemd::of(&tree).reload()
+    })?;
     if tree.is_live() {
         say(&format!("it is started without hugelift from the next start: systemctl restart {name}"));
     }
@@ -211,42 +210,47 @@ impl Texts {
 fn write(tree: &Tree, files: &UnitFiles, own: &Own, place: &Place) -> Result<(), Failure> {
     let systemd = Systemd::of(tree);
     let was_sound = systemd.verify(&files.name, None);
-    let held = hold()?;
-    let placed = place.write(tree);
-    let checked = placed.is_ok().then(|| {
-        own.without(&place.path).remove(tree)?;
-        match (was_sound, systemd.verify(&files.name, Some(&held))) {
-            (Err(fault), _) => say(&format!(
-                "systemd-analyze does not judge it, since it finds a fault without it too: {fault}"
-            )),
-            (Ok(()), Err(fault)) => {
-                return Err(Failure::new(format!("the drop-in is taken back: systemd-analyze says {fault}")));
+    whole(|held| {
+        let placed = place.write(tree);
+        let checked = placed.is_ok().then(|| {
+            own.without(&place.path).remove(tree)?;
+            match (was_sound, systemd.verify(&files.name, Some(held))) {
+                (Err(fault), _) => say(&format!(
+                    "systemd-analyze does not judge it, since it finds a fault without it too: {fault}"
+                )),
+                (Ok(()), Err(fault)) => {
+                    return Err(Failure::new(format!(
+                        "the drop-in is taken back: systemd-analyze says {fault}"
+                    )));
+                }
+                (Ok(()), Ok(())) => {}
             }
-            (Ok(()), Ok(())) => {}
+            Ok(())
+        });
+        let signal = held.came();
+        let is_refused = checked.as_ref().is_none_or(Result::is_err);
+        let undone = if is_refused || signal.is_some() { own.put_back(tree, &place.path) } else { Ok(()) };
+        if let (Some(signal), Ok(())) = (signal, &undone) {
+            return Err(Failure::new(format!("the drop-in is taken back: {signal}")));
         }
-        Ok(())
-    });
-    let signal = held.came();
-    let is_refused = checked.as_ref().is_none_or(Result::is_err);
-    let undone = if is_refused || signal.is_some() { own.put_back(tree, &place.path) } else { Ok(()) };
-    if let (Some(signal), Ok(())) = (signal, &undone) {
-        say(&format!("the drop-in is taken back: {signal}"));
-    }
-    if let Some(signal) = signal {
-        // It has its effect now.
-        drop(held);
+        placed?;
         undone?;
-        return Err(Failure::new(format!("the drop-in is taken back: {signal}")));
-    }
-    placed?;
-    undone?;
-    checked.unwrap_or(Ok(()))?;
-    systemd.reload()
+        checked.unwrap_or(Ok(()))?;
+        console::print(&printed(tree, place))?;
+        systemd.reload()
+    })
 }
 
-/// Holds the signals that end this process until systemd has read what was changed.
-fn hold() -> Result<HeldSignals, Failure> {
-    HeldSignals::hold().map_err(|error| Failure::new(format!("cannot hold signals: {error}")))
+/// Does what must not be left half done: a signal that ends this process has its effect afterwards.
+fn whole(work: impl FnOnce(&HeldSignals) -> Result<(), Failure>) -> Result<(), Failure> {
+    let held = HeldSignals::hold().map_err(|error| Failure::new(format!("cannot hold signals: {error}")))?;
+    let done = work(&held);
+    if let (Err(failure), Some(_)) = (&done, held.came()) {
+        // Nothing can say it after that.
+        say(&failure.message);
+    }
+    drop(held);
+    done
 }
 
 fn printed(tree: &Tree, place: &Place) -> String {

@@ -11,6 +11,7 @@ use hugelift_linux::machine::tree::Tree;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read as _, Seek as _};
+use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -62,7 +63,8 @@ impl Systemd {
         if !self.is_running {
             return Ok(());
         }
-        let why = match said(Command::new("systemctl").arg("daemon-reload"), None) {
+        // Ctrl-C is not for it: the units would be changed, and not read.
+        let why = match said(Command::new("systemctl").arg("daemon-reload").process_group(0), None) {
             Ok((status, _)) if status.success() => return Ok(()),
             Ok((status, text)) => {
                 first_line(&text).map_or(format!("{status}"), |line| line.escaped().to_string())
