@@ -137,7 +137,10 @@ impl SetArgs {
             pools::lock_all(tree, &changes()?).map_err(|error| format!("cannot lock the pools: {error}"))?;
         for path in turns.iter().filter_map(|turn| turn.as_ref().err()) {
             let path = path.escaped();
-            say(&format!("another process holds {path}, which may change it later: fuser -v {path}"));
+            say(&format!(
+                "another process has locked {path} (an experiment of 'hugelift lab', or another 'pool set'), and may \
+                 change it later; it is set all the same: fuser -v {path}"
+            ));
         }
         // Another one may have set them before we had the locks.
         let changes = changes()?;
@@ -250,23 +253,32 @@ impl SetArgs {
 }
 
 impl Set {
-    /// Undoes what was made, and returns what to say of it.
+    /// Undoes what was made, the last change first, and returns what to say of it.
     fn put_back(&mut self, tree: &Tree) -> Failure {
         interrupt::accept();
-        let status = Exit::INTERRUPTED.0;
-        while let Some(one) = self.made.pop() {
-            let size = human_bytes(one.change.page_size);
-            let message = match pools::put_back(tree, &one.change) {
-                Ok(0) => continue,
+        let mut left = Vec::new();
+        let mut complaints = Vec::new();
+        for one in std::mem::take(&mut self.made).into_iter().rev() {
+            let (change, size) = (one.change, human_bytes(one.change.page_size));
+            match pools::put_back(tree, &change) {
+                Ok(0) => {}
                 Ok(lack) => {
-                    format!("interrupted: {lack} pages of {size} that the pool had before are missing")
+                    complaints.push(format!("{lack} pages of {size} that there were before are missing"));
+                    left.push(PoolChange { change, got: change.from - lack });
                 }
-                Err(error) => format!("interrupted, and not put back: {error}"),
-            };
-            self.made.push(one);
-            return Failure { status, message };
+                Err(error) => {
+                    complaints.push(error.to_string());
+                    left.push(one);
+                }
+            }
         }
-        Failure { status, message: "interrupted: the pools are as they were before".into() }
+        left.reverse();
+        self.made = left;
+        let said = match complaints.is_empty() {
+            true => "the pools are as they were before".into(),
+            false => complaints.join("; "),
+        };
+        Failure { status: Exit::INTERRUPTED.0, message: format!("interrupted: {said}") }
     }
 
     fn print(&self, args: &PoolArgs, tree: &Tree) -> Result<(), Failure> {

@@ -7,16 +7,21 @@
 //! keeps a second experiment from changing the same setting, since it would take our value for the
 //! machine's.
 
-use anyhow::{Context as _, Result, anyhow, ensure};
+use anyhow::{Context as _, Result, ensure};
 use hugelift_core::fields;
 use hugelift_core::printable::Escape;
-use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
+use hugelift_linux::io::lock::lock;
+use nix::fcntl::Flock;
 use std::fs;
 use std::io::Write as _;
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// How long to wait for `hugelift pool set`, which locks a pool while it sets it.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Reads from the pipe that the setting is about to be changed, then its new value, and waits until this process closes the pipe
 /// or ends. If it ends before the new value is known, as a pool grows for seconds, the old one is put back, whatever it has
@@ -38,7 +43,7 @@ pub struct Setting {
     before: String,
     restorer: Child,
     /// flock(2) of the setting's own file.
-    _lock: Flock<fs::File>,
+    _lock: Flock<OwnedFd>,
 }
 
 /// The file of a setting.
@@ -67,12 +72,12 @@ impl SettingFile {
         let path = self.path.as_path();
         let file = fs::File::open(path).with_context(|| format!("cannot read {}", path.escaped()))?;
         let text = self.value()?;
-        let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| match error {
-            Errno::EWOULDBLOCK => anyhow!(
+        let lock = lock(file.into(), PATIENCE).with_context(|| format!("cannot lock {}", path.escaped()))?;
+        let lock = lock.with_context(|| {
+            format!(
                 "{path} is {text}: another experiment has changed it; wait until it ends: fuser -v {path}",
                 path = path.escaped()
-            ),
-            error => anyhow!("cannot lock {}: {error}", path.escaped()),
+            )
         })?;
         // Another experiment may have put it back before we got the lock.
         let before = self.value()?;

@@ -179,7 +179,10 @@ pub const ALL: &[Ending] = &[
             ("0", "the pools have these sizes"),
             ("1", "the kernel gave fewer pages than requested"),
             FAILED,
-            ("130", "ctrl-C has ended it; the pools are as they were before"),
+            (
+                "130",
+                "ctrl-C has ended it; the pools are as they were before, unless stderr says which pages are missing",
+            ),
         ],
         examples: &[
             ("sudo hugelift pool set +64", "add 64 pages to the default pool"),

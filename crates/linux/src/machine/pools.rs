@@ -106,12 +106,13 @@ pub type Turn = Result<Flock<OwnedFd>, PathBuf>;
 /// had forbids nothing.
 ///
 /// # Errors
-/// open(2), flock(2)
-pub fn lock_all(tree: &Tree, changes: &[Change]) -> io::Result<Vec<Turn>> {
+/// One line: a file cannot be opened or locked.
+pub fn lock_all(tree: &Tree, changes: &[Change]) -> Result<Vec<Turn>, String> {
     let sizes: BTreeSet<u64> = changes.iter().map(|change| change.page_size).collect();
     let lock_one = |size: u64| {
         let path = format!("{}/hugepages-{}kB/nr_hugepages", sysfs::POOLS, size >> 10);
-        let turn = lock(tree.open(&path)?.into(), PATIENCE)?;
+        let turn = tree.open(&path).and_then(|file| lock(file.into(), PATIENCE));
+        let turn = turn.map_err(|error| format!("cannot lock {}: {error}", tree.path(&path).escaped()))?;
         Ok(turn.ok_or_else(|| tree.path(&path)))
     };
     sizes.into_iter().map(lock_one).collect()

@@ -99,9 +99,12 @@ impl Tree {
     /// # Errors
     /// open(2) or write(2).
     pub fn set(&self, path: impl AsRef<Path>, value: &str) -> io::Result<()> {
-        let mut file = std::fs::OpenOptions::new().write(true).truncate(true).open(self.file(path))?;
+        let mut file = std::fs::OpenOptions::new().write(true).open(self.file(path))?;
         // One write(2): the kernel takes each as a value of its own.
-        file.write_all(format!("{value}\n").as_bytes())
+        let text = format!("{value}\n");
+        file.write_all(text.as_bytes())?;
+        // In an image it is an ordinary file, which no reader is to find empty.
+        if self.is_live() { Ok(()) } else { file.set_len(text.len() as u64) }
     }
 
     /// Replaces a file by one with `text`, wholly or not at all; makes its folder.
