@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Starts another hugelift, which ends with the thread that has started it.
+//! Starts another hugelift, which ends with the thread that has started it or by itself.
 
 use nix::errno::Errno;
 use nix::sys::prctl;
@@ -18,8 +18,7 @@ const SELF: &str = "/proc/self/exe";
 /// # Errors
 /// It cannot be started.
 pub fn start(words: &[String], input: Stdio, output: Stdio) -> io::Result<Child> {
-    let mut command = Command::new(SELF);
-    command.args(words).stdin(input).stdout(output);
+    let mut command = command(words, input, output);
     let daemon = std::process::id();
     let ends_with_daemon = move || {
         // The daemon has blocked the signals that it waits for, and a child inherits that (sigprocmask(2)).
@@ -31,4 +30,26 @@ pub fn start(words: &[String], input: Stdio, output: Stdio) -> io::Result<Child>
     // SAFETY: it makes three system calls, and takes no lock.
     unsafe { command.pre_exec(ends_with_daemon) };
     command.spawn()
+}
+
+/// As [`start`], for work that is to be done to its end: it blocks SIGTERM, which systemd sends to all processes of the service.
+///
+/// # Errors
+/// It cannot be started.
+pub fn start_to_the_end(words: &[String], input: Stdio, output: Stdio) -> io::Result<Child> {
+    let mut command = command(words, input, output);
+    let goes_on = || {
+        // The daemon has blocked other signals too (sigprocmask(2)).
+        SigSet::empty().thread_set_mask()?;
+        Ok(SigSet::from(Signal::SIGTERM).thread_block()?)
+    };
+    // SAFETY: it makes two system calls, and takes no lock.
+    unsafe { command.pre_exec(goes_on) };
+    command.spawn()
+}
+
+fn command(words: &[String], input: Stdio, output: Stdio) -> Command {
+    let mut command = Command::new(SELF);
+    command.args(words).stdin(input).stdout(output);
+    command
 }

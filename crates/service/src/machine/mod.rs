@@ -397,8 +397,8 @@ impl Machine {
     pub fn end(&mut self) {
         let deadline = Instant::now() + ENDING;
         let _ = self.verify.end(deadline, now());
-        self.restores.end(deadline);
         self.records.end(self.taken.values(), &helpers(&self.lifters, &self.verify));
+        self.restores.end(deadline);
         self.lifters.end();
     }
 }

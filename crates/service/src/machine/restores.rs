@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Restores processes: `hugelift restore`, a process of its own. Nobody waits for it but the end of the service.
 
-use super::child::start;
+use super::child::start_to_the_end;
 use crate::journal::{Level, log};
 use hugelift_core::proc_stat::Identity;
 use hugelift_linux::proc::procfs::Process;
@@ -93,7 +93,7 @@ impl Restores {
             return;
         }
         let words: Vec<String> = ["restore".to_string()].into_iter().chain(pids).collect();
-        match start(&words, Stdio::null(), Stdio::null()) {
+        match start_to_the_end(&words, Stdio::null(), Stdio::null()) {
             Ok(child) => {
                 self.count += words.len() as u64 - 1;
                 self.running.push(child);

@@ -119,6 +119,10 @@ impl Verify {
         });
         let least = LEAST * ticks_per_second();
         let (_, one) = used.filter(|((_, cpu), _)| *cpu >= least).max_by_key(|(order, _)| *order)?;
+        // A user compares it just now: it may have copies for as long.
+        if matches!(turn(one.process.0), Ok(None)) {
+            return None;
+        }
         match copies::of(one.process) {
             Some(0) => Some(one),
             Some(_) if one.is_given => Some(one),
@@ -148,10 +152,6 @@ impl Verify {
             return;
         }
         let name = format!("{} ({})", one.program, one.process.0);
-        if matches!(turn(one.process.0), Ok(None)) {
-            log(Level::Info, &format!("{name}: no experiment: another hugelift compares it just now"));
-            return self.verifier.give_up(now);
-        }
         match Experiment::start(one.process, self.settings.length) {
             Ok(experiment) => {
                 log(Level::Info, &format!("{name}: an experiment of {} s begins", self.settings.length));
