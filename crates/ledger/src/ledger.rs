@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 const LOG_PAGES: u32 = 256;
 /// Between two tries where another process has locked it.
 const PAUSE: Duration = Duration::from_millis(5);
+/// How long to wait for another process that makes the ledger, and writes it through to a disk that may be busy.
+const MAKING: Duration = Duration::from_secs(10);
 
 /// The ledger.
 #[derive(Debug)]
@@ -48,8 +50,10 @@ impl Ledger {
         let of = |error| LedgerError::of(path, error);
         let mut connection =
             connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE)?;
+        connection.busy_timeout(MAKING).map_err(of)?;
         prepare(&connection).map_err(of)?;
         migrate(&mut connection, &STEPS).map_err(of)?;
+        connection.busy_timeout(BUSY).map_err(of)?;
         Ok(Ledger { connection, path: path.into(), set_aside: None })
     }
 
@@ -107,7 +111,7 @@ fn prepare(connection: &Connection) -> rusqlite::Result<()> {
 
 /// Has changes written to a log beside the file. For this change SQLite does not wait for another process that makes it too.
 fn keep_log(connection: &Connection) -> rusqlite::Result<()> {
-    let until = Instant::now() + BUSY;
+    let until = Instant::now() + MAKING;
     loop {
         match connection.pragma_update(None, "journal_mode", "WAL") {
             Err(error) if is_busy(&error) && Instant::now() < until => std::thread::sleep(PAUSE),

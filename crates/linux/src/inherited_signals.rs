@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What this process has inherited of signals: its mask (sigprocmask(2)), and whether SIGCHLD is ignored (sigaction(2)). A program
-//! that it starts for the user inherits the same, whatever this process has changed for itself since.
+//! What this process has inherited of signals: its mask (sigprocmask(2)), and whether SIGCHLD and SIGPIPE are ignored (sigaction(2)).
+//! A program that it starts for the user inherits the same, whatever this process has changed for itself since, and although the
+//! standard library resets SIGPIPE.
 
 use crate::held_signals::is_ignored;
 use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
@@ -13,6 +14,7 @@ use std::sync::OnceLock;
 struct Inherited {
     mask: SigSet,
     ignores_children: bool,
+    ignores_pipe: bool,
 }
 
 static INHERITED: OnceLock<Inherited> = OnceLock::new();
@@ -27,19 +29,21 @@ pub fn record() {
             // SAFETY: signal(2) without a handler.
             let _ = unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) };
         }
-        Inherited { mask, ignores_children }
+        Inherited { mask, ignores_children, ignores_pipe: is_ignored(Signal::SIGPIPE) }
     });
 }
 
 /// Returns what was recorded, or else what most programs inherit.
 fn inherited() -> Inherited {
-    INHERITED.get().copied().unwrap_or(Inherited { mask: SigSet::empty(), ignores_children: false })
+    let none = Inherited { mask: SigSet::empty(), ignores_children: false, ignores_pipe: false };
+    INHERITED.get().copied().unwrap_or(none)
 }
 
 /// Has the program that `command` will start inherit what this process has inherited.
 pub fn pass_on(command: &mut Command) {
     let inherited = inherited();
-    let is_changed = inherited.ignores_children || inherited.differences().is_some();
+    let ignores = inherited.ignores_children || inherited.ignores_pipe;
+    let is_changed = ignores || inherited.differences().is_some();
     // A command with a closure starts more slowly: by fork(2) instead of vfork(2).
     if is_changed {
         // SAFETY: between fork and exec the closure makes some system calls, and allocates nothing.
@@ -57,9 +61,10 @@ pub fn restore() -> io::Result<()> {
 
 impl Inherited {
     fn restore(self) -> io::Result<()> {
-        if self.ignores_children {
+        let both = [(Signal::SIGCHLD, self.ignores_children), (Signal::SIGPIPE, self.ignores_pipe)];
+        for (ignored, _) in both.into_iter().filter(|(_, is_ignored)| *is_ignored) {
             // SAFETY: signal(2) without a handler.
-            unsafe { signal(Signal::SIGCHLD, SigHandler::SigIgn) }?;
+            unsafe { signal(ignored, SigHandler::SigIgn) }?;
         }
         if let Some([block, unblock]) = self.differences() {
             block.thread_block()?;

@@ -1,21 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A caller that ignores SIGCHLD: hugelift learns the end of its children all the same, and the programs that it starts ignore it too.
+//! A caller that ignores SIGCHLD and SIGPIPE: hugelift learns the end of its children all the same, and the programs that it starts
+//! ignore both too.
 
 use crate::common::{Cmd, End, HUGELIFT, fat};
 use std::fs;
 use tempfile::TempDir;
 
+const BOTH: [i32; 2] = [libc::SIGCHLD, libc::SIGPIPE];
+
 fn ignoring(words: &[&str]) -> Cmd {
-    Cmd::new([HUGELIFT]).args(words).under(["env", "--ignore-signal=CHLD"])
+    Cmd::new([HUGELIFT]).args(words).under(["env", "--ignore-signal=CHLD,PIPE"])
 }
 
-/// Asserts that each line is that of a process that ignores SIGCHLD (proc_pid_status(5)).
+/// Asserts that each line is that of a process that ignores both (proc_pid_status(5)).
 fn ignore_it(lines: &str) {
     assert!(!lines.is_empty());
     for line in lines.lines() {
         let set = line.strip_prefix("SigIgn:\t").unwrap_or_else(|| panic!("{lines}"));
         let set = u64::from_str_radix(set, 16).expect("a set of signals");
-        assert!(set >> (libc::SIGCHLD - 1) & 1 == 1, "{lines}");
+        assert!(BOTH.iter().all(|signal| set >> (signal - 1) & 1 == 1), "{lines}");
     }
 }
 
@@ -37,7 +40,9 @@ fn a_program_that_is_compared() {
     let compared = ignoring(&words).bare();
     assert_eq!(compared.end, End::Code(0), "{compared:?}");
     let seen = fs::read_to_string(&file).expect("what it has seen");
-    let of_signal = |line: &&str| line.starts_with(&format!("signal {}:", libc::SIGCHLD));
-    let lines: Vec<&str> = seen.lines().filter(of_signal).collect();
-    assert!(lines.len() >= 12 && lines.iter().all(|line| line.contains(": ignored,")), "{lines:?}");
+    for signal in BOTH {
+        let name = format!("signal {signal}:");
+        let lines: Vec<&str> = seen.lines().filter(|line| line.starts_with(&name)).collect();
+        assert!(lines.len() >= 12 && lines.iter().all(|line| line.contains(": ignored,")), "{lines:?}");
+    }
 }
