@@ -133,8 +133,7 @@ impl SetArgs {
         if self.dry_run {
             return self.preview(args, tree, &changes()?);
         }
-        let turns =
-            pools::lock_all(tree, &changes()?).map_err(|error| format!("cannot lock the pools: {error}"))?;
+        let turns = pools::lock_all(tree, &changes()?)?;
         for path in turns.iter().filter_map(|turn| turn.as_ref().err()) {
             let path = path.escaped();
             say(&format!(

@@ -27,10 +27,18 @@ impl HeldSignals {
     /// # Errors
     /// sigprocmask(2)
     pub fn hold() -> io::Result<HeldSignals> {
-        let ending: SigSet = ENDING.into_iter().filter(|signal| !is_ignored(*signal)).collect();
-        let before = ending.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
-        let held = ENDING.into_iter().filter(|signal| ending.contains(*signal) && !before.contains(*signal));
-        Ok(HeldSignals { held: held.collect(), of_thread: PhantomData })
+        HeldSignals::of(&ENDING)
+    }
+
+    /// Blocks these signals instead, in the same way.
+    ///
+    /// # Errors
+    /// sigprocmask(2)
+    pub fn of(signals: &[Signal]) -> io::Result<HeldSignals> {
+        let wanted: SigSet = signals.iter().copied().filter(|signal| !is_ignored(*signal)).collect();
+        let before = wanted.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+        let held = wanted.iter().filter(|signal| !before.contains(*signal)).collect();
+        Ok(HeldSignals { held, of_thread: PhantomData })
     }
 
     /// Returns a held signal that has come (sigpending(2)).
@@ -43,7 +51,7 @@ impl HeldSignals {
         }
         // SAFETY: all zeros is a set, and the call has written signals to it.
         let pending = unsafe { SigSet::from_sigset_t_unchecked(pending.assume_init()) };
-        ENDING.into_iter().find(|signal| self.held.contains(*signal) && pending.contains(*signal))
+        self.held.iter().find(|signal| pending.contains(*signal))
     }
 }
 

@@ -16,7 +16,7 @@ use hugelift_linux::held_signals::HeldSignals;
 use hugelift_linux::machine::frozen_group_of;
 use hugelift_linux::proc::procfs::{Process, Status};
 use hugelift_linux::proc::snapshot;
-use nix::sys::signal::{SigSet, SigmaskHow, Signal};
+use nix::sys::signal::{SigSet, Signal};
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -132,8 +132,8 @@ fn in_thread<T: Send>(
     // The timer that limits the waits must interrupt that thread, and no thread that starts later.
     SigSet::from(Signal::SIGALRM).thread_block().map_err(|e| format!("sigprocmask: {e}"))?;
     // Ctrl-Z must not stop hugelift while it holds threads.
-    let stops = [Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU].into_iter().collect::<SigSet>();
-    let before = stops.thread_swap_mask(SigmaskHow::SIG_BLOCK).map_err(|e| format!("sigprocmask: {e}"))?;
+    let stops = HeldSignals::of(&[Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU]);
+    let stops = stops.map_err(|e| format!("sigprocmask: {e}"))?;
     let done = std::thread::scope(|scope| {
         // The other end is closed at the end of the work.
         let (working, ended) = channel::<()>();
@@ -148,9 +148,7 @@ fn in_thread<T: Send>(
         }
         tracer.join().unwrap_or_else(|_| Err("the tracer ended early; the process goes on".into()))
     });
-    // Not SIG_SETMASK, which may change signals of the C library.
-    let ours: SigSet = stops.iter().filter(|signal| !before.contains(*signal)).collect();
-    let _ = ours.thread_unblock();
+    drop(stops);
     done
 }
 

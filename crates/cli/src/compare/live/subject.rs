@@ -84,7 +84,7 @@ impl Subject {
     pub fn open(pid: u32, options: &Options) -> Result<Subject> {
         let name = Name::of(pid);
         let stat = Process::new(pid).stat()?;
-        let turn = turn(pid).map_err(|error| error.to_string());
+        let turn = turn(pid).map_err(|error| format!("cannot lock /proc/{pid}/maps: {error}"));
         let copies = copies(pid).with_context(|| name.to_string())?;
         let turn = turn.and_then(|turn| {
             turn.ok_or_else(|| {
