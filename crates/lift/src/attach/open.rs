@@ -13,10 +13,11 @@ use hugelift_inject::lent::NotLent;
 use hugelift_inject::live::{Left, Live};
 use hugelift_inject::ptrace;
 use hugelift_linux::held_signals::HeldSignals;
-use hugelift_linux::machine::frozen_group_of;
+use hugelift_linux::machine::{frozen_group_of, yama};
 use hugelift_linux::proc::procfs::{Process, Status};
 use hugelift_linux::proc::snapshot;
 use nix::sys::signal::{SigSet, Signal};
+use nix::unistd::geteuid;
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -57,11 +58,9 @@ fn refuse(pid: u32, status: &Status) -> Result<(), String> {
         return Err(traced(tracer));
     }
     if let Ok(stat) = Process::new(pid).stat() {
-        let state = stat.state;
-        if matches!(state, 'T' | 't') {
-            return Err(format!(
-                "it is stopped (state {state}); send it SIGCONT (kill -CONT {pid}) and try again"
-            ));
+        // A tracer of now (state t) came after the status was read. The lock on the process's memory shows whether that is hugelift.
+        if stat.state == 'T' {
+            return Err(format!("it is stopped (state T); send it SIGCONT (kill -CONT {pid}) and try again"));
         }
         if stat.thread_has_ended() {
             return Err("it has ended, and its parent has not yet waited for it".into());
@@ -92,7 +91,10 @@ fn with_help(why: &NotLent) -> String {
         NotLent::Trace(ptrace::Error::Os { source, .. })
             if source.kind() == io::ErrorKind::PermissionDenied =>
         {
-            format!("{why}; run hugelift as root (sudo), or see kernel.yama.ptrace_scope")
+            match geteuid().is_root() {
+                true => format!("{why}; {}", yama::hint(source)),
+                false => format!("{why}; run hugelift as root (sudo), or see kernel.yama.ptrace_scope"),
+            }
         }
         _ => why.to_string(),
     }
@@ -188,4 +190,28 @@ pub(super) fn not_restored(before: &Snapshot, copy: &Replaced, why: &str) -> Str
     let path = before.objects.get(copy.object).map(|o| Untrusted::from(&o.path));
     let path = path.unwrap_or_else(|| Untrusted::from(""));
     format!("{} of {} of {path} not restored: {why}", human_bytes(copy.range.len()), copy.part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_tracer_that_comes_after_the_status_was_read_is_not_taken_for_a_stop() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let pid = child.id();
+        let before = Process::new(pid).status().unwrap();
+        let running = ptrace::seize(pid.cast_signed()).unwrap();
+        running.interrupt().unwrap();
+        let stopped = running.wait().unwrap();
+        assert_eq!(Process::new(pid).stat().unwrap().state, 't');
+        assert_eq!(refuse(pid, &before), Ok(()));
+        let now = Process::new(pid).status().unwrap();
+        assert!(refuse(pid, &now).unwrap_err().contains("changes it just now"));
+        drop(stopped);
+        drop(child.stdin.take());
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
 }

@@ -107,7 +107,8 @@ fn issue_33_one_file_may_have_two_paths() {
     let mut reader = Reader::new();
     let dir = tempfile::tempdir().unwrap();
     let [first, second] = ["first", "second"].map(|name| dir.path().join(name));
-    std::fs::copy("/bin/cat", &first).unwrap();
+    // A child of another test would inherit the descriptor of a copy that is written here, and what is open for writing cannot be executed.
+    assert!(Command::new("cp").arg("/bin/cat").arg(&first).status().unwrap().success());
     std::fs::hard_link(&first, &second).unwrap();
     let start = |path| std::process::Command::new(path).stdin(std::process::Stdio::piped()).spawn().unwrap();
     // spawn() returns once the program is executed.
