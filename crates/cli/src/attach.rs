@@ -26,10 +26,13 @@ use hugelift_lift::attach::{
 };
 use hugelift_lift::options::{Children, PolicyOptions, Seccomp};
 use hugelift_linux::io::console::{self, say};
+use hugelift_linux::proc::turn::turn_of_change;
+use nix::fcntl::Flock;
 use row::{Row, times};
 use sampling::SampleArgs;
 use select::SelectArgs;
 use serde::Serialize;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 use watch::{Shown, WatchHow};
 
@@ -166,7 +169,7 @@ pub fn run_attach(args: &AttachArgs) -> Result<Exit, Failure> {
     };
     let mut choices = choices.into_iter();
     let files = args.policy.files().then_some(Files { is_check: args.dry_run, options: &options });
-    each(&chosen, &args.shown, files, |one| match choices.next() {
+    each(&chosen, &args.shown, args.dry_run, files, |one| match choices.next() {
         None => change(one, &options),
         Some(choice) => choice?.change(one, &options, change),
     })
@@ -178,7 +181,7 @@ pub fn run_attach(args: &AttachArgs) -> Result<Exit, Failure> {
 /// See [`run_attach`].
 pub fn run_restore(args: &RestoreArgs) -> Result<Exit, Failure> {
     let seccomp = args.shown.seccomp;
-    each(&processes(&args.select)?, &args.shown, None, |chosen| match args.unused {
+    each(&processes(&args.select)?, &args.shown, false, None, |chosen| match args.unused {
         true => give_back_unused(chosen, seccomp, None),
         false => restore_to(chosen, seccomp),
     })
@@ -215,10 +218,11 @@ impl Files<'_> {
 }
 
 /// Changes each chosen process, and its files before if that is asked for, and prints what became of it. One that cannot be
-/// changed does not keep the others from being changed.
+/// changed does not keep the others from being changed. A dry run changes none.
 fn each(
     chosen: &[Chosen],
     shown: &ShownArgs,
+    is_dry_run: bool,
     files: Option<Files<'_>>,
     mut change: impl FnMut(Chosen) -> Result<Change, String>,
 ) -> Result<Exit, Failure> {
@@ -227,7 +231,10 @@ fn each(
         let pid = one.pid;
         // Read before, as the process may end.
         let name = Name::of(pid);
-        let (files, unread) = match files.map(|files| files.of(one)).transpose() {
+        let turn = if is_dry_run { Ok(None) } else { turn(pid) };
+        let files =
+            turn.as_ref().map_err(Clone::clone).and_then(|_| files.map(|files| files.of(one)).transpose());
+        let (files, unread) = match files {
             Ok(files) => (files, None),
             Err(why) => (None, Some(why)),
         };
@@ -269,6 +276,21 @@ fn each(
         console::print(&output::json(&Document { version: VERSION, processes: rows })?)?;
     }
     Ok(if failed { Exit(FAILED) } else { Exit::SUCCESS })
+}
+
+/// Keeps comparisons away from a process while it is changed.
+///
+/// # Errors
+/// One line: it is compared now.
+fn turn(pid: u32) -> Result<Option<Flock<OwnedFd>>, String> {
+    match turn_of_change(pid) {
+        Ok(None) => Err(format!(
+            "another hugelift compares it just now; end that (fuser -v /proc/{pid}/maps names it), or try again later"
+        )),
+        Ok(turn) => Ok(turn),
+        // It cannot be read. The change says why.
+        Err(_) => Ok(None),
+    }
 }
 
 /// Has a process map its data files anew where they are on huge pages now, adds to its change what that has shown, and returns what

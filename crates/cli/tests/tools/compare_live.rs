@@ -202,14 +202,21 @@ fn an_interrupt_leaves_the_process_as_it_was() {
     assert_eq!(held.finish().end, End::Code(0));
 }
 
-/// The later one would take the copies of the other for what it has found, and leave them.
+/// A later one would take the copies of the first for what it has found, and leave them. A lift or a restoring would change what is
+/// compared.
 #[test]
-fn a_second_comparison_at_a_time_is_refused() {
+fn during_a_comparison_nobody_else_changes_the_process() {
     let (program, held) = busy();
     let before = files(held.pid());
     let first = started(held.pid(), PERIOD, &["--pairs", "1000", "--metric", CLOCK]);
     until("the first lift", || huge(held.pid(), &program) > 0);
-    refused(&compare(held.pid(), &[]), &["another hugelift compares it just now", "fuser -v"]);
+    refused(&compare(held.pid(), &[]), &["another hugelift compares or changes it just now", "fuser -v"]);
+    for verb in ["attach", "restore"] {
+        let change = Cmd::new([HUGELIFT, verb, &held.pid().to_string()]).bare();
+        refused(&change, &["another hugelift compares it just now", "fuser -v"]);
+    }
+    let preview = Cmd::new([HUGELIFT, "attach", "--dry-run", &held.pid().to_string()]).bare();
+    assert_eq!(preview.end, End::Code(0), "{preview:?}");
     kill(Pid::from_raw(first.id().cast_signed()), Signal::SIGINT).expect("kill");
     let first = finished(first);
     assert_ne!(first.end, End::Code(0), "{first:?}");

@@ -32,6 +32,18 @@ pub fn lock(mut file: OwnedFd, patience: Duration) -> io::Result<Option<Flock<Ow
     }
 }
 
+/// Locks `file` beside others that lock it so. Returns `None` if another process has it for itself.
+///
+/// # Errors
+/// flock(2)
+pub fn lock_shared(file: OwnedFd) -> io::Result<Option<Flock<OwnedFd>>> {
+    match Flock::lock(file, FlockArg::LockSharedNonblock) {
+        Ok(lock) => Ok(Some(lock)),
+        Err((_, Errno::EWOULDBLOCK)) => Ok(None),
+        Err((_, error)) => Err(error.into()),
+    }
+}
+
 /// Locks the folder of `place`, so that only one hugelift at a time changes names there. Returns `None` if the lock is not to be had
 /// within five seconds: whoever can read the folder can lock it, and the caller goes on without the lock.
 pub fn take_turn(place: &Entry) -> Option<Flock<OwnedFd>> {

@@ -80,7 +80,7 @@ impl Subject {
     /// Reads a process, and changes nothing.
     ///
     /// # Errors
-    /// There is no such process, it cannot be read, or another hugelift compares it.
+    /// There is no such process, it cannot be read, or another hugelift compares or changes it.
     pub fn open(pid: u32, options: &Options) -> Result<Subject> {
         let name = Name::of(pid);
         let stat = Process::new(pid).stat()?;
@@ -88,7 +88,9 @@ impl Subject {
         let copies = copies(pid).with_context(|| name.to_string())?;
         let turn = turn.and_then(|turn| {
             turn.ok_or_else(|| {
-                format!("another hugelift compares it just now; fuser -v /proc/{pid}/maps names it")
+                format!(
+                    "another hugelift compares or changes it just now; fuser -v /proc/{pid}/maps names it"
+                )
             })
         });
         let turn = turn.map_err(|why| anyhow!(why)).with_context(|| name.to_string())?;
