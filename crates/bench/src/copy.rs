@@ -53,11 +53,8 @@ fn compare(options: &Options, name: &str, program: &Program, waiting: &Program) 
     println!("  backing  bare ms  added ms  bare copy ms  lifted MB  added / bare copy");
     for backing in ["thp", "hugetlb"] {
         // A lift may take a few pages more than the reference does.
-        let pool = if backing == "hugetlb" {
-            Some(pool::Grown::by(bytes + 8 * host::huge_page_bytes()))
-        } else {
-            None
-        };
+        let pool =
+            if backing == "hugetlb" { Some(pool::grow(bytes + 8 * host::huge_page_bytes())) } else { None };
         match pool.transpose() {
             Ok(_pool) => one_backing(options, backing, program, waiting, &pieces)?,
             Err(e) => println!("  SKIP: {backing}: {e:#}"),

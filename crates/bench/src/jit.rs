@@ -8,7 +8,7 @@ mod warmed;
 
 use crate::anon::during;
 use crate::options::Options;
-use crate::pool::Grown;
+use crate::pool;
 use anyhow::{Result, ensure};
 use cases::{CASES, Case, Own};
 use hugelift_lab::setting::Setting;
@@ -51,7 +51,7 @@ fn rows(options: &Options, case: &Case) -> Result<()> {
     ];
     for Own { switch, program, pool } in own {
         let run = || {
-            let _pool = (*pool > 0).then(|| Grown::by(*pool)).transpose()?;
+            let _pool = (*pool > 0).then(|| pool::grow(*pool)).transpose()?;
             by_request(|| warmed::run(program, None))
         };
         sides.push(Side::new(switch, run));

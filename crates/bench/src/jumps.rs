@@ -22,7 +22,7 @@ const SECONDS: f64 = 1.2;
 /// # Errors
 /// A run failed, or the sides computed different results.
 pub fn run(options: &Options) -> Result<()> {
-    let pool = pool::Grown::by((options.megabytes << 20) + 4 * host::huge_page_bytes());
+    let pool = pool::grow((options.megabytes << 20) + 4 * host::huge_page_bytes());
     if let Err(e) = &pool {
         println!("\nSKIP: hugetlb: {e:#}");
     }

@@ -6,7 +6,7 @@ mod server;
 
 use crate::databases::find_postgres;
 use crate::options::Options;
-use crate::pool::Grown;
+use crate::pool;
 use crate::programs::hugelift;
 use anyhow::{Context as _, Result, ensure};
 use hugelift_lab::setting::Setting;
@@ -39,7 +39,7 @@ pub fn run(options: &Options) -> Result<()> {
     let setting = Setting::change(SHARED, "advise")?;
     let dir = TempDir::new()?;
     let data = Data::make(dir.path())?;
-    let pool = Grown::by(BUFFERS + MORE)?;
+    let pool = pool::grow(BUFFERS + MORE)?;
     let servers = [data.start("small", "off")?, data.start("attached", "off")?, data.start("own", "on")?];
     attach(&servers[1])?;
     let names = ["small", "attach --parts shm", "huge_pages=on, a pool"];

@@ -26,7 +26,7 @@ const CLANG_BYTES: u64 = 320 << 20;
 /// A run failed, not for lack of a feature of the machine.
 pub fn run(options: &Options) -> Result<()> {
     // The pool stays enlarged until the end, for the rows that need it.
-    let pool = pool::Grown::by(CLANG_BYTES.max(PROCESSES as u64 * 2 * (MEGABYTES << 20)));
+    let pool = pool::grow(CLANG_BYTES.max(PROCESSES as u64 * 2 * (MEGABYTES << 20)));
     let pool = pool.as_ref().map(drop);
     let tried = |row: Row| match (row, &pool) {
         (Row::Hugetlb, Err(e)) => Err(format!("not tried: {e:#}")),
