@@ -144,6 +144,13 @@ mod tests {
         let _alone = crate::alone();
         let start = |script| Busy(Command::new("sh").args(["-c", script]).spawn().expect("sh"));
         let (busy, asleep) = (start("while :; do :; done"), start("exec sleep 60"));
+        // Until it sleeps, the shell, the loader and the kernel use CPU time.
+        let state = || std::fs::read_to_string(format!("/proc/{}/stat", asleep.0.id())).expect("stat");
+        let began = Instant::now();
+        while !state().contains(" (sleep) S ") {
+            assert!(began.elapsed() < Duration::from_secs(30), "it does not sleep: {}", state());
+            std::thread::sleep(Duration::from_millis(5));
+        }
         let mut many = Many::new(Duration::from_millis(200));
         let began = Instant::now();
         loop {

@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn it_stops_when_the_time_is_over_and_for_good() {
         let mut shown = 0;
-        let mut progress = Progress::new(Duration::from_millis(20), |_, _| shown += 1);
+        let mut progress = Progress::new(Duration::from_secs(1), |_, _| shown += 1);
         assert!(progress.go_on(0.0, "first") && progress.ended() == Ended::Complete);
         assert!(!progress.pause(Duration::from_secs(60)));
         assert!(!progress.go_on(0.1, "second") && progress.is_over());

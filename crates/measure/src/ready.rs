@@ -93,6 +93,8 @@ mod tests {
 
     #[test]
     fn a_listening_socket_answers() {
+        // A program that another test starts would have the socket open until its execve(2).
+        let _alone = crate::child::alone();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let ready: Ready = listener.local_addr().unwrap().port().to_string().parse().unwrap();
         assert!(ready.answers());

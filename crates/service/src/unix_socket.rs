@@ -215,8 +215,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("service.sock");
         for _ in 0..20 {
-            // A daemon that was killed has left it.
-            drop(UnixListener::bind(&path).unwrap());
+            // A daemon that was killed has left it. Nobody has ever listened at this one: a program that another test starts
+            // would have the listener open until its execve(2).
+            bind(new_socket().unwrap().as_raw_fd(), &UnixAddr::new(&path).unwrap()).unwrap();
             let all = Barrier::new(4);
             // Each keeps its socket until all have tried.
             let begin = || {

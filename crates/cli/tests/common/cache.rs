@@ -87,6 +87,12 @@ pub fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     super::build::must(std::process::Command::new("cp").arg(from.as_ref()).arg(to.as_ref()));
 }
 
+/// Writes a script that is executed, by another process for the same reason as in [`copy`].
+pub fn write_script(path: &Path, text: &str) {
+    const WRITE: &str = "printf %s \"$2\" > \"$1\" && chmod 755 \"$1\"";
+    super::build::must(std::process::Command::new("sh").args(["-c", WRITE, "sh"]).arg(path).arg(text));
+}
+
 /// Drops a file from the page cache, and returns it.
 pub fn dropped(path: &Path) -> File {
     let file = File::open(path).expect("open");

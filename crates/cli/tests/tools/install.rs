@@ -2,7 +2,7 @@
 //! Tests of `make install` and `make uninstall`: which files are where, and what of them is removed.
 
 use crate::common::build::must;
-use crate::common::find;
+use crate::common::{cache, find};
 use crate::{need, need_root, skip};
 use std::collections::BTreeMap;
 use std::fs;
@@ -185,8 +185,7 @@ esac
 "
         );
         let program = tools.path().join("systemctl");
-        fs::write(&program, script).expect("write");
-        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("chmod");
+        cache::write_script(&program, &script);
         Systemd { tools }
     }
 

@@ -3,10 +3,10 @@
 //! real one.
 
 use super::install::top;
-use crate::common::find;
+use crate::common::{cache, find};
 use crate::need;
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
@@ -19,9 +19,7 @@ const USED: [&str; 15] = [
 
 /// Writes a shell script into a folder.
 fn program(folder: &Path, name: &str, text: &str) {
-    let file = folder.join(name);
-    fs::write(&file, format!("#!/bin/sh\n{text}\n")).expect("write");
-    fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).expect("chmod");
+    cache::write_script(&folder.join(name), &format!("#!/bin/sh\n{text}\n"));
 }
 
 /// Runs `ci/setup.sh build` as root of a machine on which apt offers these packages, with their versions. Returns what

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `hugelift wrap` and `hugelift unwrap` of the units of an image: which files they write and remove, and what they refuse.
 
-use crate::common::{Cmd, End, HUGELIFT, Outcome};
+use crate::common::{Cmd, End, HUGELIFT, Outcome, cache};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -208,8 +208,7 @@ fn a_drop_in_is_taken_back_at_a_signal() {
             "#!/bin/sh\n[ ! -e {}/$(basename {FOLDER}) ] || {{ kill -{signal} $PPID; exec sleep 1000; }}\n",
             image.path("etc/systemd/system").display()
         );
-        fs::write(&tool, script).expect("a file");
-        fs::set_permissions(&tool, fs::Permissions::from_mode(0o755)).expect("chmod");
+        cache::write_script(&tool, &script);
         let root = image.0.path().to_str().expect("a path");
         let done = Cmd::new([HUGELIFT, "wrap", "--root", root, "server"]);
         // The check that it waits for would take its 90 s.
@@ -229,8 +228,7 @@ fn issue_33_a_drop_in_with_a_fault_is_taken_back() {
         "#!/bin/sh\n[ ! -e {}/$(basename {FOLDER}) ] || {{ echo a fault >&2; exit 1; }}\n",
         image.path("etc/systemd/system").display()
     );
-    fs::write(&tool, script).expect("a file");
-    fs::set_permissions(&tool, fs::Permissions::from_mode(0o755)).expect("chmod");
+    cache::write_script(&tool, &script);
     let path = format!("{}:{}", tools.path().display(), std::env::var("PATH").unwrap_or_default());
     let root = image.0.path().to_str().expect("a path");
     let wrap = Cmd::new([HUGELIFT, "wrap", "--root", root, "server"]).env("PATH", path);

@@ -161,11 +161,13 @@ fn is_mapped(at: Addr) -> bool {
     Process::OWN.maps().unwrap().iter().any(|m| m.range.contains(at))
 }
 
+/// Held by the test that unloads an object, or counts how many were.
+static UNLOADS: Mutex<()> = Mutex::new(());
+
 /// Opens and closes a shared object that nothing else uses.
 fn unload_something() {
     // A library that another test has open as well would stay.
-    static ONE: Mutex<()> = Mutex::new(());
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one = UNLOADS.lock().unwrap_or_else(PoisonError::into_inner);
     let seen = loaded::unloads();
     for name in [c"libBrokenLocale.so.1", c"libnss_compat.so.2", c"libthread_db.so.1"] {
         // SAFETY: these libraries have no initial functions that matter, and nothing of them is used.
@@ -240,5 +242,6 @@ fn the_loader_is_held_for_the_time_of_a_call() {
     // which takes seconds on a busy machine, and no other test gets the lock meanwhile.
     let panicked = std::panic::catch_unwind(|| loaded::hold(|_| std::panic::resume_unwind(Box::new(()))));
     assert!(panicked.is_err());
+    let _one = UNLOADS.lock().unwrap_or_else(PoisonError::into_inner);
     assert_eq!(loaded::hold(|unloads| unloads), loaded::unloads());
 }

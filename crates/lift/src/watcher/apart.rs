@@ -13,10 +13,11 @@
 use hugelift_linux::faultpoint;
 use hugelift_linux::proc::procfs::Process;
 use nix::errno::Errno;
+use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, waitpid};
-use nix::unistd::{ForkResult, Pid, fork, pipe};
+use nix::unistd::{ForkResult, Pid, fork, pipe2};
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::AsFd as _;
@@ -60,7 +61,7 @@ impl Children {
     pub fn run(&mut self, patience: Duration, work: impl FnOnce() -> Vec<u8>) -> Result<Vec<u8>, NoAnswer> {
         self.reap();
         let failed = |errno: Errno| NoAnswer::NoChild(errno.into());
-        let (read, write) = pipe().map_err(failed)?;
+        let (read, write) = pipe2(OFlag::O_CLOEXEC).map_err(failed)?;
         // SAFETY: this process has one thread, so the child finds no lock taken. It ends by _exit(2).
         match unsafe { fork() }.map_err(failed)? {
             ForkResult::Child => {
@@ -153,9 +154,10 @@ mod tests {
         assert!(matches!(children.run(patience, sleeps), Err(NoAnswer::Silent(_))));
         let dies = || -> Vec<u8> { std::process::abort() };
         assert!(matches!(children.run(LONG, dies), Err(NoAnswer::Killed)));
-        // One that computes is not taken for one that waits.
+        // One that computes is not taken for one that waits. A busy machine may give it no CPU time for a second.
+        let patience = Duration::from_secs(3);
         let computes = || {
-            let until = Instant::now() + Duration::from_secs(1);
+            let until = Instant::now() + patience + Duration::from_millis(500);
             while Instant::now() < until {}
             vec![2]
         };

@@ -81,13 +81,17 @@ mod tests {
                 }
             });
             let clock = CpuClock::open(std::process::id());
-            let before = clock.now().expect("this process");
-            let mut last = before;
-            let (mut steps, began) = (0, Instant::now());
-            while began.elapsed() < Duration::from_millis(400) {
+            let mut last = clock.now().expect("this process");
+            let (mut least, began) = (Duration::MAX, Instant::now());
+            // A machine may be so busy that a thread does not run more often than the clock ticks.
+            while began.elapsed() < Duration::from_millis(400)
+                || least >= Duration::from_millis(1) && began.elapsed() < Duration::from_secs(20)
+            {
                 let now = clock.now().expect("this process");
                 assert!(now >= last, "{now:?} after {last:?}");
-                steps += u32::from(now > last);
+                if now > last {
+                    least = least.min(now - last);
+                }
                 last = now;
                 std::thread::sleep(Duration::from_micros(100));
             }
@@ -96,9 +100,8 @@ mod tests {
             if clock.exact.is_none() {
                 return println!("SKIP: perf_event_open is not permitted here");
             }
-            // By the ticks alone there are at most 100 in this time (of each CPU's 250 in a second).
-            let used = (last - before).as_micros();
-            assert!(u128::from(steps) * 1000 > used, "{steps} steps in {used} us of CPU time");
+            // By the ticks alone it is one of at most 250 in a second.
+            assert!(least < Duration::from_millis(1), "{least:?}");
         });
         assert!(CpuClock::open(1 << 23).now().is_err());
     }

@@ -69,11 +69,18 @@ fn issue_33_three_hundred_children_are_all_seen() {
     let Some(mut connector) = open(true) else { return };
     let loops = "for i in $(seq 300); do /bin/true & echo $!; wait $!; done";
     let mut shell = Command::new("sh").args(["-c", loops]).stdout(Stdio::piped()).spawn().unwrap();
-    let text = std::io::read_to_string(shell.stdout.take().unwrap()).unwrap();
-    shell.wait().unwrap();
+    let (said, last) = (shell.stdout.take().unwrap(), Event::Ended(shell.id()));
+    let (text, events) = std::thread::scope(|scope| {
+        // The events are read all the time, as others start processes as well.
+        let text = scope.spawn(|| {
+            let text = std::io::read_to_string(said).unwrap();
+            shell.wait().unwrap();
+            text
+        });
+        let events = wait_for(&mut connector, |events| events.contains(&last));
+        (text.join().unwrap(), events)
+    });
     let pids: Vec<u32> = text.lines().map(|line| line.parse().unwrap()).collect();
-    let last = Event::Ended(shell.id());
-    let events = wait_for(&mut connector, |events| events.contains(&last));
     if events.contains(&Event::Lost) {
         return println!("SKIP: the machine starts too many processes: events were lost");
     }
