@@ -4,6 +4,7 @@
 
 use hugelift_linux::proc::loadavg::LoadAvg;
 use hugelift_linux::proc::procfs::Process;
+use hugelift_linux::proc::shared_memory::shares_memory;
 use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
@@ -114,7 +115,12 @@ impl Writers {
         for entry in std::fs::read_dir("/proc").map_err(failed)? {
             let name = entry.map_err(failed)?.file_name();
             let Some(other) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
-            if other != self.pid && self.not_sharing.insert(other) && shares_memory(self.pid, other)? {
+            let shares = || {
+                shares_memory(self.pid, other).map_err(|e| {
+                    lasting(format!("this kernel does not say which processes share memory (kcmp: {e})"))
+                })
+            };
+            if other != self.pid && self.not_sharing.insert(other) && shares()? {
                 self.not_sharing.remove(&other);
                 let why =
                     format!("process {other} shares its memory (vfork or CLONE_VM) and may write to it");
@@ -138,21 +144,6 @@ fn writes_later(path: &Path) -> Result<(), Writer> {
     }
 }
 
-/// Returns whether two processes have one address space (kcmp(2)). One that may not be asked about is another
-/// user's: sharing the memory, it would have made this process untraceable as well.
-fn shares_memory(one: u32, other: u32) -> Result<bool, Writer> {
-    const KCMP_VM: libc::c_int = 1;
-    // SAFETY: kcmp(2) takes numbers only.
-    match unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_VM, 0, 0) } {
-        0 => Ok(true),
-        1.. => Ok(false),
-        _ => match io::Error::last_os_error() {
-            e if matches!(e.raw_os_error(), Some(libc::ESRCH | libc::EPERM | libc::EACCES)) => Ok(false),
-            e => Err(lasting(format!("this kernel does not say which processes share memory (kcmp: {e})"))),
-        },
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -171,16 +162,6 @@ mod tests {
         for path in ["/dev/null", "anon_inode:[eventpoll]", "socket:[7]", "/usr/lib/aio", "/dev/pts/0"] {
             assert!(writes_later(Path::new(path)).is_ok(), "{path}");
         }
-    }
-
-    #[test]
-    fn a_child_by_fork_does_not_share_the_memory() {
-        let own = std::process::id();
-        assert!(shares_memory(own, own).unwrap());
-        let mut child = std::process::Command::new("sleep").arg("10").spawn().unwrap();
-        assert!(!shares_memory(own, child.id()).unwrap());
-        child.kill().unwrap();
-        child.wait().unwrap();
     }
 
     /// A child that stops itself before and after each of `steps`, which may only make system calls. Killed when dropped.

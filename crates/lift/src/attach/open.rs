@@ -11,10 +11,11 @@ use hugelift_core::restore::Replaced;
 use hugelift_core::snapshot::Snapshot;
 use hugelift_inject::lent::NotLent;
 use hugelift_inject::live::{Left, Live};
-use hugelift_inject::ptrace;
+use hugelift_inject::ptrace::{self, Tid};
 use hugelift_linux::held_signals::HeldSignals;
 use hugelift_linux::machine::{frozen_group_of, yama};
 use hugelift_linux::proc::procfs::{Process, Status};
+use hugelift_linux::proc::shared_memory::shares_memory;
 use hugelift_linux::proc::snapshot;
 use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::geteuid;
@@ -51,19 +52,26 @@ fn refuse(pid: u32, status: &Status) -> Result<(), String> {
     if pid == std::process::id() {
         return Err("hugelift does not change itself".into());
     }
-    if status.kernel_thread == Some(true) {
-        return Err("it is a thread of the kernel, which has no memory of its own".into());
-    }
-    if let Some(tracer @ 1..) = status.tracer {
-        return Err(traced(tracer));
+    if let Some(why) = traced(pid, pid.cast_signed(), status.tracer) {
+        return Err(why);
     }
     if let Ok(stat) = Process::new(pid).stat() {
+        if stat.is_kernel_thread {
+            return Err("it is a thread of the kernel, which has no memory of its own".into());
+        }
         // A tracer of now (state t) came after the status was read. The lock on the process's memory shows whether that is hugelift.
         if stat.state == 'T' {
             return Err(format!("it is stopped (state T); send it SIGCONT (kill -CONT {pid}) and try again"));
         }
         if stat.thread_has_ended() {
             return Err("it has ended, and its parent has not yet waited for it".into());
+        }
+        // A change of its memory would be one of its parent's, whose lock is another.
+        if shares_memory(pid, stat.parent) == Ok(true) {
+            return Err(format!(
+                "it has the memory of its parent, process {}, until it executes a program (vfork(2)); choose that one",
+                stat.parent
+            ));
         }
     }
     match frozen_group_of(Process::new(pid)) {
@@ -72,42 +80,47 @@ fn refuse(pid: u32, status: &Status) -> Result<(), String> {
     }
 }
 
-/// Says that a process is traced by this thread.
-fn traced(tracer: u32) -> String {
+/// Says that a thread of a process is traced by this thread; `None` if there is none, or it has let go meanwhile.
+fn traced(pid: u32, tid: Tid, tracer: Option<u32>) -> Option<String> {
+    let tracer = tracer.filter(|tracer| *tracer != 0)?;
     let process = Process::new(tracer).status().ok().and_then(|status| status.process).unwrap_or(tracer);
     let (name, own) = (Name::of(process), Process::OWN.executable().ok());
     let is_own = own.is_some() && Process::new(process).executable().ok() == own;
-    match is_own || name.0.as_os_str() == "hugelift" {
+    // Nothing is known of a tracer that has ended.
+    let now = Process::new(pid).status_of_thread(tid).ok()?.tracer;
+    (now == Some(tracer)).then(|| match is_own || name.0.as_os_str() == "hugelift" {
         true => {
             format!("another hugelift (process {process}) changes it just now; try again when it is done")
         }
         false => format!("it is traced by {name}; end the tracer and try again"),
-    }
+    })
 }
 
-/// Says why no thread was borrowed, and what helps if a right is missing.
-fn with_help(why: &NotLent) -> String {
-    match why {
-        NotLent::Trace(ptrace::Error::Os { source, .. })
-            if source.kind() == io::ErrorKind::PermissionDenied =>
-        {
-            match geteuid().is_root() {
-                true => format!("{why}; {}", yama::hint(source)),
-                false => format!("{why}; run hugelift as root (sudo), or see kernel.yama.ptrace_scope"),
-            }
-        }
-        _ => why.to_string(),
+/// Says why no thread of a process was borrowed, and what helps if a right is missing.
+fn with_help(pid: u32, why: &NotLent) -> String {
+    let NotLent::Trace(ptrace::Error::Os { tid, source, .. }) = why else { return why.to_string() };
+    if source.kind() != io::ErrorKind::PermissionDenied {
+        return why.to_string();
+    }
+    let tracer = Process::new(pid).status_of_thread(*tid).ok().and_then(|status| status.tracer);
+    if let Some(tracer) = traced(pid, *tid, tracer) {
+        return tracer;
+    }
+    match geteuid().is_root() {
+        _ if Process::new(pid).has_no_memory() => "it has ended, or is about to".into(),
+        true => format!("{why}; {}", yama::hint(source)),
+        false => format!("{why}; run hugelift as root (sudo), or see kernel.yama.ptrace_scope"),
     }
 }
 
 /// Prepares a process, and shows that a thread of it can be borrowed.
 pub(super) fn open(chosen: Chosen, mappings: &[Mapping], seccomp: Seccomp) -> Result<Live, String> {
     let live = Live::new(chosen.pid, mappings, seccomp == Seccomp::Try);
-    let mut live = live.map_err(|why| with_help(&why))?;
+    let mut live = live.map_err(|why| with_help(chosen.pid, &why))?;
     // What leads to it is open now: from here on no other process can be meant.
     chosen.check()?;
     let got = live.borrow(|lent| lent.call(libc::SYS_getpid, [0; 6]));
-    match got.map_err(|why| with_help(&why))? {
+    match got.map_err(|why| with_help(chosen.pid, &why))? {
         ..0 => Err("getpid(2) failed in it: a seccomp filter may refuse system calls".into()),
         _ => Ok(live),
     }

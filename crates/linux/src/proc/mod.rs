@@ -14,6 +14,7 @@ pub mod pagemap;
 pub mod pidfd;
 pub mod procfs;
 pub mod reservation;
+pub mod shared_memory;
 pub mod sharers;
 pub mod snapshot;
 pub mod status;

@@ -3,8 +3,10 @@
 
 use crate::proc::clock::cpu_time_of_thread;
 use crate::proc::procfs::Process;
+use crate::proc::shared_memory::shares_memory;
 use hugelift_core::collapse::PageTables;
 use hugelift_core::maps::Mapping;
+use hugelift_core::proc_stat::{Addresses, Stat};
 use hugelift_core::shared_memory::SharedFile;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -12,7 +14,23 @@ use std::time::Duration;
 
 /// The processes that share memory, with the bytes of their page tables.
 #[derive(Debug)]
-pub struct Sharers(BTreeMap<u32, u64>);
+pub struct Sharers(BTreeMap<u32, Sharer>);
+
+#[derive(Debug)]
+struct Sharer {
+    page_tables: u64,
+    /// When it was started, and where its program lies: another process or program has other page tables.
+    start: u64,
+    addresses: Option<Addresses>,
+}
+
+impl Sharer {
+    fn of(process: Process) -> Option<Sharer> {
+        let page_tables = process.status().ok()?.page_tables?;
+        let Stat { start, addresses, .. } = process.stat().ok()?;
+        Some(Sharer { page_tables, start, addresses })
+    }
+}
 
 impl Sharers {
     /// Finds process `pid` and those that have pages of the files, which it maps. Processes of other users, and those whose
@@ -23,7 +41,7 @@ impl Sharers {
         let ids = files.iter().filter(|file| file.system_v).count();
         // Another namespace has segments with the same ids.
         let namespace = if ids > 0 { namespace(own) } else { None };
-        let mut found = BTreeMap::from([(pid, own.status().ok()?.page_tables?)]);
+        let mut found = BTreeMap::from([(pid, Sharer::of(own)?)]);
         for other in Process::all().unwrap_or_default().into_iter().filter(|other| *other != pid) {
             if cpu_time_of_thread().saturating_sub(began) > time {
                 return None;
@@ -40,20 +58,25 @@ impl Sharers {
             if status.uid != user || status.shared.is_none_or(|bytes| bytes == 0) {
                 continue;
             }
-            if let (Ok(mappings), Some(tables)) = (process.maps(), status.page_tables)
-                && mappings.iter().any(is_one)
-            {
-                found.insert(other, tables);
+            // A child of vfork(2) has the page tables of its parent until it executes its program.
+            let is_one = process.maps().is_ok_and(|mappings| mappings.iter().any(is_one))
+                && !found.keys().any(|known| shares_memory(*known, other) == Ok(true));
+            if let Some(sharer) = Sharer::of(process).filter(|_| is_one) {
+                found.insert(other, sharer);
             }
         }
         Some(Sharers(found))
     }
 
-    /// Compares the page tables with those of now. A process that has ended meanwhile is not counted; `None` if all have.
+    /// Compares the page tables with those of now. A process that has ended meanwhile, or executes another program, is not counted;
+    /// `None` if none is left.
     pub fn compared(&self) -> Option<PageTables> {
-        let now = |pid: &u32| Process::new(*pid).status().ok()?.page_tables;
-        let both: Vec<(u64, u64)> =
-            self.0.iter().filter_map(|(pid, before)| Some((*before, now(pid)?))).collect();
+        let both = |(pid, before): (&u32, &Sharer)| {
+            let now = Sharer::of(Process::new(*pid))?;
+            let is_same = (now.start, now.addresses) == (before.start, before.addresses);
+            is_same.then_some((before.page_tables, now.page_tables))
+        };
+        let both: Vec<(u64, u64)> = self.0.iter().filter_map(both).collect();
         (!both.is_empty()).then(|| PageTables {
             processes: both.len(),
             before: both.iter().map(|(before, _)| before).sum(),
@@ -95,14 +118,15 @@ mod tests {
         let in_time = Sharers::of(own, &[file].into(), Duration::ZERO);
         // SAFETY: see above.
         unsafe { munmap(at, len).unwrap() };
-        // A program that another test starts just now has the memory of this process until its execve(2).
-        let others = found.0.keys().filter(|pid| **pid != own);
-        for stat in others.filter_map(|pid| Process::new(*pid).stat().ok()) {
-            assert_eq!(stat.parent, own, "{stat:?}");
-        }
-        let tables = Sharers(BTreeMap::from([(own, found.0[&own])])).compared().unwrap();
-        assert!(tables.processes == 1 && tables.before > 0 && tables.after > 0, "{tables:?}");
+        // Also while another test starts a program, which has the memory of this process until its execve(2).
+        let tables = found.compared().unwrap();
+        assert_eq!((found.0.len(), tables.processes), (1, 1));
+        assert!(found.0.contains_key(&own) && tables.before > 0 && tables.after > 0, "{tables:?}");
         assert!(in_time.is_none(), "{in_time:?}");
-        assert_eq!(Sharers(BTreeMap::from([(u32::MAX, 1)])).compared(), None, "it has ended");
+        let mut other = Sharer::of(Process::OWN).unwrap();
+        other.start += 1;
+        assert_eq!(Sharers(BTreeMap::from([(own, other)])).compared(), None, "it is another process");
+        let ended = Sharer::of(Process::OWN).unwrap();
+        assert_eq!(Sharers(BTreeMap::from([(u32::MAX, ended)])).compared(), None, "it has ended");
     }
 }

@@ -5,6 +5,7 @@ use super::{Running, command, done, files, segments, victim};
 use crate::common::huge::assert_lifted;
 use crate::common::{Cmd, End, HUGELIFT, Held, Outcome, fat, plain};
 use crate::{need, need_root, skip};
+use hugelift_linux::proc::procfs::Process;
 use nix::sys::signal::Signal;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -57,6 +58,22 @@ fn a_traced_process() {
     done("attach", held.pid());
     let outcome = held.finish();
     assert_eq!((outcome.end, outcome.stdout.as_str()), (End::Code(0), "wrong 0\nready\nwrong 0\n"));
+}
+
+/// It would be a change of its parent's memory.
+#[test]
+fn a_child_of_vfork_before_it_executes_a_program() {
+    let running = Running::begin(&plain("zeros").flags(&["-pthread"]).build(), &["waits"]);
+    let parent = running.pid();
+    let mut child = None;
+    crate::common::run::until("vfork(2)", || {
+        let is_child = |pid: &u32| Process::new(*pid).stat().is_ok_and(|stat| stat.parent == parent);
+        child = Process::all().expect("/proc").into_iter().find(is_child);
+        child.is_some()
+    });
+    let before = files(parent);
+    both_refuse(child.expect("a child"), &["the memory of its parent", &parent.to_string(), "vfork(2)"]);
+    assert_eq!(files(parent), before);
 }
 
 /// A process that has ended. The others of the same command are lifted.
