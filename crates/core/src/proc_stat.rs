@@ -8,6 +8,8 @@ use crate::printable::Untrusted;
 /// (include/linux/sched.h).
 const PF_IO_WORKER: u64 = 0x10;
 const PF_USER_WORKER: u64 = 0x4000;
+/// A thread of the kernel, which belongs to no program: a flag as well.
+const PF_KTHREAD: u64 = 0x20_0000;
 
 /// What distinguishes a process from all others: its id, and when it was started, as ids are reused.
 pub type Identity = (u32, u64);
@@ -26,6 +28,8 @@ pub struct Stat {
     /// Whether it is a thread of the kernel's that works for the process, as for io_uring or vhost. Such a thread is listed among
     /// those of the process, and never executes its code.
     pub is_kernel_worker: bool,
+    /// Whether it is a thread of the kernel that works for no process, and has no memory of its own.
+    pub is_kernel_thread: bool,
     /// Page faults that needed no disk.
     pub minor_faults: u64,
     /// The minor faults of the children that it has waited for.
@@ -81,15 +85,15 @@ impl Stat {
         self.thread_has_ended() && self.threads <= 1
     }
 
-    /// Returns whether the process is in exit(2): it has no memory any more, and is no zombie yet. Threads of the kernel look alike.
+    /// Returns whether the process is in exit(2): it has no memory any more, and is no zombie yet.
     pub fn is_exiting(&self) -> bool {
-        self.virtual_bytes == 0 && !self.thread_has_ended()
+        self.virtual_bytes == 0 && !self.thread_has_ended() && !self.is_kernel_thread
     }
 
     /// Returns whether it is of this process, which lives and does not end at this moment. One that ends gives back its memory and
     /// its counters first, and may be there without them for long on a busy machine.
     pub fn is_whole(&self, identity: Identity) -> bool {
-        self.is_alive(identity) && !self.is_exiting()
+        self.is_alive(identity) && !self.is_exiting() && !self.is_kernel_thread
     }
 
     /// Returns whether the thread is a zombie or dead. The first thread of a process stays so until all have ended.
@@ -143,13 +147,17 @@ pub fn parse_stat(line: &[u8]) -> Option<Stat> {
     let comm = Untrusted::from(&line[open + 1..close]);
     let words = line[close + 1..].trim_ascii().split(|&b| b == b' ');
     let mut fields = Fields { words, next: 3 };
+    let state = char::from(*fields.word(3)?.first()?);
+    let parent = fields.number(4)?.try_into().ok()?;
+    let flags = fields.number(9)?;
     // The fields of an expression are evaluated as they are written.
     Some(Stat {
         pid,
         comm,
-        state: char::from(*fields.word(3)?.first()?),
-        parent: fields.number(4)?.try_into().ok()?,
-        is_kernel_worker: fields.number(9)? & (PF_IO_WORKER | PF_USER_WORKER) != 0,
+        state,
+        parent,
+        is_kernel_worker: flags & (PF_IO_WORKER | PF_USER_WORKER) != 0,
+        is_kernel_thread: flags & PF_KTHREAD != 0,
         minor_faults: fields.number(10)?,
         minor_faults_of_children: fields.number(11)?,
         major_faults: fields.number(12)?,
@@ -213,6 +221,7 @@ mod tests {
             cpu_of_children: 11,
             threads: 3,
             is_kernel_worker: false,
+            is_kernel_thread: false,
             start: 881,
             virtual_bytes: 1234567168,
             addresses: Some(addresses),
@@ -223,11 +232,16 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_of_the_kernel_is_known_by_its_flags() {
-        // Of io_uring on Linux 6.18, and of vhost.
-        for (flags, is_worker) in [("4210768", true), ("4210752", true), ("4194304", false)] {
+    fn a_thread_of_the_kernel_is_known_by_its_flags() {
+        // Of io_uring on Linux 6.18, of vhost, of a program, and of kthreadd.
+        for (flags, is) in [
+            ("4210768", (true, false)),
+            ("4210752", (true, false)),
+            ("4194304", (false, false)),
+            ("2129984", (false, true)),
+        ] {
             let stat = parse_stat(REAL.replace(" 4194560 ", &format!(" {flags} ")).as_bytes()).unwrap();
-            assert_eq!(stat.is_kernel_worker, is_worker, "{flags}");
+            assert_eq!((stat.is_kernel_worker, stat.is_kernel_thread), is, "{flags}");
         }
     }
 
@@ -267,6 +281,9 @@ mod tests {
         // exit_mm() comes before the process is a zombie (do_exit() in kernel/exit.c).
         let exiting = |from, to| parse_stat(REAL.replace(from, to).as_bytes()).unwrap().is_exiting();
         assert!(exiting("1234567168", "0") && !exiting("x", "x"));
+        let of_kernel = REAL.replace(" 4194560 ", " 2129984 ").replace("1234567168", "0");
+        let of_kernel = parse_stat(of_kernel.as_bytes()).unwrap();
+        assert!(!of_kernel.is_exiting() && !of_kernel.is_whole(of_kernel.identity()));
         let whole = |from, to| {
             let stat = parse_stat(REAL.replace(from, to).as_bytes()).unwrap();
             [0, 1].map(|later| stat.is_whole((stat.pid, stat.start + later)))

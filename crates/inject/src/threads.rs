@@ -5,6 +5,7 @@
 //! process (`kernel.pid_max`, pid_namespaces(7)). So who wants to trace a thread asks afterwards whether it is one of the
 //! process that is meant (`Members::seize`): a traced thread keeps its number until its tracer has waited for it.
 
+use crate::deadline;
 use crate::go_on;
 use crate::ptrace::{self, Error, Running, Stop, Stopped, Tid};
 use hugelift_linux::proc::procfs::Process;
@@ -12,7 +13,6 @@ use nix::fcntl::AtFlags;
 use nix::sys::stat::fstatat;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::os::unix::fs::MetadataExt as _;
 
 /// The threads of one process, and of no later one with the same id.
 #[derive(Debug)]
@@ -80,9 +80,14 @@ impl Threads {
         let mut threads = Threads::default();
         let mut seen = BTreeSet::from([pid]);
         loop {
-            let fresh: Vec<Tid> = list(pid)?.into_iter().filter(|tid| seen.insert(*tid)).collect();
-            if fresh.is_empty() {
-                return Ok(threads);
+            let all = list(pid)?;
+            let listed = all.len();
+            let fresh: Vec<Tid> = all.into_iter().filter(|tid| seen.insert(*tid)).collect();
+            // While threads end, a listing may leave out one that lives (fs/proc/base.c, `next_tid`).
+            match fresh.is_empty() {
+                true if Process::of(pid).count_threads() == Some(listed) => return Ok(threads),
+                true if deadline::is_over() => return Err(Error::Late(pid)),
+                _ => {}
             }
             for tid in fresh {
                 match stop(&members, tid) {
@@ -123,13 +128,6 @@ pub(crate) fn has_ended(pid: i32, tid: Tid) -> bool {
     Process::new(pid.cast_unsigned()).stat_of_thread(tid).map_or(true, |stat| stat.thread_has_ended())
 }
 
-/// Returns how many threads a process has, by the links of their directory.
-pub(crate) fn count(pid: i32) -> Option<usize> {
-    let links = std::fs::metadata(format!("/proc/{pid}/task")).ok()?.nlink();
-    // Two are those of any directory.
-    usize::try_from(links.checked_sub(2)?).ok()
-}
-
 /// Lists the threads of a process.
 pub(crate) fn list(pid: i32) -> Result<Vec<Tid>, Error> {
     let os = |source| Error::Os { what: "read the threads", tid: pid, source };
@@ -144,8 +142,8 @@ pub(crate) fn list(pid: i32) -> Result<Vec<Tid>, Error> {
 
 #[cfg(test)]
 mod tests {
+    use super::deadline::Deadline;
     use super::*;
-    use crate::deadline::Deadline;
     use std::time::{Duration, Instant};
 
     /// Makes `work` in a child, and returns the child.
@@ -186,7 +184,7 @@ mod tests {
         let _deadline = Deadline::within(Duration::from_millis(100)).expect("a timer");
         let (begin, tell) = nix::unistd::pipe().expect("pipe(2)");
         let pid = child(|| executes_at_once_told(&begin));
-        until("its threads", || count(pid) == Some(2));
+        until("its threads", || Process::of(pid).count_threads() == Some(2));
         let members = Members::of(pid).expect("its threads");
         let other = list(pid).expect("its threads").into_iter().find(|tid| *tid != pid).expect("a thread");
         let running = members.seize(other).expect("it is traced");

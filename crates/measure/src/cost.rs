@@ -80,8 +80,8 @@ impl Watch {
     pub fn start(pid: u32) -> Result<Watch, NoCost> {
         let process = Process::new(pid);
         let mut taskstats = match Process::new(pid).stat()? {
-            stat if stat.has_ended() => return Err(NoCost::Ended(pid)),
-            stat if stat.virtual_bytes == 0 => return Err(NoCost::KernelThread(pid)),
+            stat if stat.has_ended() || stat.is_exiting() => return Err(NoCost::Ended(pid)),
+            stat if stat.is_kernel_thread => return Err(NoCost::KernelThread(pid)),
             _ => Taskstats::open(),
         };
         let first = read(process, &mut taskstats, true)?;

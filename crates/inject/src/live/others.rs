@@ -21,6 +21,7 @@ use crate::ptrace::{self, Error, Running, Stop, Stopped, Tid};
 use crate::seen::Seen;
 use crate::{deadline, go_on, threads};
 use hugelift_linux::faultpoint;
+use hugelift_linux::proc::procfs::Process;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
@@ -52,7 +53,7 @@ impl Live {
             let fresh: Vec<Tid> = all.into_iter().filter(|tid| known.insert(*tid)).collect();
             match fresh.is_empty() {
                 // While threads end, a listing may leave out one that lives (fs/proc/base.c, `next_tid`).
-                true if threads::count(self.pid) == Some(count) => return Ok(()),
+                true if Process::of(self.pid).count_threads() == Some(count) => return Ok(()),
                 true if deadline::is_over() => return Err(NotLent::TooMany(self.pid)),
                 true => {}
                 false => self.stop_each(&fresh, others)?,

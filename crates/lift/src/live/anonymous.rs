@@ -12,7 +12,7 @@ use crate::unused;
 use hugelift_core::collapse::{Budget, Collapsed, Stopped, Why};
 use hugelift_core::snapshot::Part;
 use hugelift_core::worth::RATIO;
-use hugelift_linux::proc::procfs::Process;
+use hugelift_linux::proc::procfs::is_whole;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -124,7 +124,7 @@ impl Anonymous {
     pub(super) fn turn(&mut self, set: &ProcessSet, pid: u32) -> Turn {
         let Some(start) = set.start_of(pid) else { return Turn::Nothing };
         // Lifts of other processes may have taken time since the last poll.
-        if !Process::new(pid).stat().is_ok_and(|stat| stat.start == start) {
+        if !is_whole((pid, start)) {
             return Turn::Nothing;
         }
         let added: u64 = self.processes.values().map(|turns| turns.added).sum();
@@ -145,7 +145,7 @@ impl Anonymous {
                 turns.added = turns.added.saturating_add(collapsed.added);
                 change.map_or(Turn::Nothing, |change| Turn::Collapsed(Box::new(change)))
             }
-            Err(_) if turns.refused => Turn::Nothing,
+            Err(_) if turns.refused || !is_whole((pid, start)) => Turn::Nothing,
             Err(why) => {
                 turns.refused = true;
                 Turn::Refused(why)

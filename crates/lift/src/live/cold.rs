@@ -13,7 +13,7 @@ use hugelift_core::addr::{Addr, Range};
 use hugelift_core::pressure::Pressure;
 use hugelift_linux::machine::split::frees_zeros;
 use hugelift_linux::proc::clock::own_cpu_time;
-use hugelift_linux::proc::procfs::Process;
+use hugelift_linux::proc::procfs::is_whole;
 use std::time::Duration;
 
 impl LiveLift {
@@ -41,8 +41,7 @@ impl LiveLift {
         let given = match done.result {
             Ok(attempt) => attempt.given,
             Err(why) => {
-                let is_there = Process::new(pid).stat().is_ok_and(|stat| !stat.has_ended());
-                if is_there {
+                if is_whole((pid, start)) {
                     let line = format!("process {pid}: copies that are no longer in use stay: {why}");
                     self.say(Event::Detail(&line));
                 }
@@ -89,8 +88,7 @@ impl LiveLift {
         self.is_heard &= done.is_heard;
         tracing::debug!(pid, ?done, ?spent, "gave zeros back");
         let Attempt { copied: freed, next, .. } = done.result.unwrap_or_else(|why| {
-            let is_there = Process::new(pid).stat().is_ok_and(|stat| !stat.has_ended());
-            if is_there {
+            if is_whole((pid, start)) {
                 self.say(Event::Detail(&format!("process {pid}: zeros on its huge pages stay: {why}")));
             }
             Attempt::default()

@@ -89,7 +89,8 @@ impl ProcessSet {
         eager: bool,
     ) -> (ProcessSet, Vec<u32>) {
         let mut chosen = Chosen::new(find, more, all_children);
-        let stats = given.iter().map(|&pid| (pid, Process::new(pid).stat().ok().filter(|s| !s.has_ended())));
+        let lives = |stat: &Stat| !stat.has_ended() && !stat.is_exiting();
+        let stats = given.iter().map(|&pid| (pid, Process::new(pid).stat().ok().filter(lives)));
         let (there, gone): (Vec<_>, Vec<_>) = stats.partition(|(_, stat)| stat.is_some());
         let there: Vec<(u32, Stat)> =
             there.into_iter().filter_map(|(pid, stat)| Some((pid, stat?))).collect();
@@ -189,6 +190,11 @@ impl ProcessSet {
         let cpu = of_ticks(stat.cpu);
         let used = cpu.saturating_sub(member.cpu);
         member.cpu = cpu;
+        if stat.is_exiting() {
+            // It has no addresses any more, and is removed when it has ended.
+            self.accounts.add_used(member.image, used);
+            return used;
+        }
         // Of a process whose first thread has ended the kernel shows no addresses.
         if member.addresses != stat.addresses && !stat.thread_has_ended() {
             // It has become another program by execve(2), or runs its own once more.

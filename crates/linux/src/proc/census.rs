@@ -202,7 +202,7 @@ impl Reader {
 
     /// Reads what is not known of it yet.
     fn update(&mut self, new: &mut Remembered, stat: &Stat) {
-        if is_kernel_thread(stat) {
+        if stat.is_kernel_thread {
             new.known.kind = Kind::Kernel;
         } else if stat.has_ended() {
             new.known.kind = Kind::Ended;
@@ -230,14 +230,6 @@ impl Remembered {
 
 fn stack(stat: &Stat) -> Option<u64> {
     stat.addresses.map(|addresses| addresses.start_stack)
-}
-
-/// Returns whether it is a thread of the kernel. All are started by the second process, kthreadd, or are it, and none has
-/// an address space.
-fn is_kernel_thread(stat: &Stat) -> bool {
-    const KTHREADD: u32 = 2;
-    let is_of_kernel = stat.pid == KTHREADD || stat.parent == KTHREADD;
-    stat.virtual_bytes == 0 && !stat.thread_has_ended() && is_of_kernel
 }
 
 fn owner_of(process: Process) -> Owner {

@@ -19,7 +19,11 @@ use nix::errno::Errno;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+/// Up to this many times the threads are listed again, if the list has fewer than there are.
+const LISTINGS: u32 = 8;
 
 /// A process by its `/proc` entry: the calling one, or another one by its id.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -169,6 +173,11 @@ impl Process {
             same if same == self => Err(error),
             other => open::path_only(&other.path("exe")),
         });
+        // The link of one that ends meanwhile is refused, not absent.
+        let opened = opened.map_err(|error| match error.kind() {
+            io::ErrorKind::PermissionDenied if self.has_no_memory() => io::ErrorKind::NotFound.into(),
+            _ => error,
+        });
         let seen = open::id_without_waiting(&opened?).map_err(|error| match error.kind() {
             // The kernel itself lets everybody see an open file.
             kind @ io::ErrorKind::PermissionDenied => io::Error::new(kind, NotLetIn),
@@ -265,8 +274,26 @@ impl Process {
 
     /// Returns its threads; none if it has ended.
     pub fn threads(self) -> Vec<i32> {
-        let entries = std::fs::read_dir(self.path("task")).into_iter().flatten();
-        entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
+        let list = || -> Vec<i32> {
+            let entries = std::fs::read_dir(self.path("task")).into_iter().flatten();
+            entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
+        };
+        let mut all = list();
+        // While threads end, a listing may leave out some that live (fs/proc/base.c, `next_tid`).
+        for _ in 0..LISTINGS {
+            if self.count_threads().is_none_or(|count| count == all.len()) {
+                break;
+            }
+            all = list();
+        }
+        all
+    }
+
+    /// Returns how many threads it has, by the links of their directory; `None` if it has ended.
+    pub fn count_threads(self) -> Option<usize> {
+        let links = std::fs::metadata(self.path("task")).ok()?.nlink();
+        // Two are those of any directory.
+        usize::try_from(links.checked_sub(2)?).ok()
     }
 
     /// Reads its auxiliary vector.
@@ -351,8 +378,19 @@ impl Process {
         File::open(&path).map(drop).map_err(|error| self.explain(path, &error))
     }
 
+    /// Returns whether it has ended, or is about to, or is a thread of the kernel. Without memory its files are root's: the kernel
+    /// refuses them to the user of the process, who may not see that it ends (fs/proc/base.c, `task_dump_owner`).
+    pub fn has_no_memory(self) -> bool {
+        match std::fs::read(self.path("stat")) {
+            Err(error) => matches!(errno(&error), Errno::ENOENT | Errno::ESRCH),
+            Ok(line) => parse_stat(&line)
+                .is_some_and(|stat| stat.has_ended() || stat.is_exiting() || stat.is_kernel_thread),
+        }
+    }
+
     fn explain(self, path: PathBuf, error: &io::Error) -> ProcError {
         match errno(error) {
+            Errno::EACCES | Errno::EPERM if self.has_no_memory() => ProcError::NoMemory { pid: self.pid() },
             Errno::ENOENT if !Path::new("/proc/self").exists() => ProcError::NotMounted { path: path.into() },
             Errno::ENOENT | Errno::ESRCH => ProcError::Vanished { pid: self.pid(), path: path.into() },
             errno @ (Errno::EACCES | Errno::EPERM) => ProcError::Denied { path: path.into(), errno },
@@ -422,6 +460,37 @@ mod tests {
         if let Some(stat) = Process::new(2).stat().ok().filter(|stat| stat.parent == 0) {
             assert!(!is_whole(stat.identity()));
         }
+    }
+
+    #[test]
+    fn a_process_that_has_ended_has_no_memory() {
+        assert!(!Process::OWN.has_no_memory());
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let process = Process::new(child.id());
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while !process.has_no_memory() && std::time::Instant::now() < until {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        assert!(process.has_no_memory());
+        // Of the user himself it would be refused, and root sees the end.
+        let refused = io::Error::from_raw_os_error(libc::EACCES);
+        let error = process.explain(process.path("mem"), &refused);
+        assert_eq!(error, ProcError::NoMemory { pid: child.id() });
+        child.wait().unwrap();
+        assert!(process.has_no_memory());
+    }
+
+    #[test]
+    fn all_threads_are_listed() {
+        std::thread::scope(|scope| {
+            let (end, ends) = std::sync::mpsc::channel::<()>();
+            let waits = scope.spawn(move || ends.recv());
+            let count = Process::OWN.count_threads().unwrap();
+            assert!(count > 1 && !Process::OWN.threads().is_empty());
+            drop(end);
+            let _ = waits.join();
+        });
+        assert_eq!((Process::new(1 << 23).count_threads(), Process::new(1 << 23).threads()), (None, vec![]));
     }
 
     #[test]

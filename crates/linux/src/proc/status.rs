@@ -43,8 +43,6 @@ pub struct Status {
     pub caught: u64,
     /// `voluntary_ctxt_switches`: how often the thread went to sleep.
     pub sleeps: Option<u64>,
-    /// `Kthread`: it is a thread of the kernel (Linux 6.8).
-    pub kernel_thread: Option<bool>,
 }
 
 /// Parses the file. A line that cannot be read counts as absent.
@@ -75,7 +73,6 @@ pub(super) fn parse_status(text: &[u8]) -> Status {
             b"SigBlk" => status.blocked = hex().unwrap_or(0),
             b"SigCgt" => status.caught = hex().unwrap_or(0),
             b"voluntary_ctxt_switches" => status.sleeps = value().map(u64::from),
-            b"Kthread" => status.kernel_thread = value().map(|v| v != 0),
             b"Seccomp" => status.seccomp = value(),
             b"Seccomp_filters" => status.seccomp_filters = value(),
             _ => {}

@@ -91,6 +91,20 @@ fn issue_33_1_one_that_was_not_checked_for_long_is_checked_once_more() {
     end(child);
 }
 
+/// A process in exit(2) has no memory and no addresses any more, which is not another program.
+#[test]
+fn one_that_is_about_to_end_keeps_its_account() {
+    let (mut set, wanted) = chosen();
+    let child = Command::new("sleep").arg("60").spawn().expect("sleep");
+    wanted.borrow_mut().insert(child.id());
+    set.refresh();
+    set.add_copied(child.id(), 8);
+    let stat = Process::new(child.id()).stat().expect("stat");
+    set.update(child.id(), &Stat { virtual_bytes: 0, addresses: None, ..stat });
+    assert_eq!((set.pids(), set.copied()), (BTreeSet::from([child.id()]), 8));
+    end(child);
+}
+
 /// What a process has copied is not free while a process that it has forked lives.
 #[test]
 fn copies_are_inherited() {
