@@ -7,6 +7,9 @@ use hugelift_linux::proc::clock::ticks_per_second;
 use hugelift_linux::proc::procfs::Process;
 use std::collections::HashMap;
 
+/// How often a process and its descendants are read, until none ends between the two.
+const READINGS: u32 = 8;
+
 /// Returns all descendants of `root`, without `root`: parents before their children.
 ///
 /// # Errors
@@ -50,9 +53,19 @@ impl ProcessTree {
     /// # Errors
     /// There is no such process, or /proc cannot be read.
     pub fn now(root: u32) -> Result<ProcessTree> {
-        let stat = Process::new(root).stat()?;
-        let living = descendants(root)?.iter().map(|s| (s.identity(), (s.cpu, s.cpu_of_children))).collect();
-        Ok(ProcessTree { own: stat.cpu, ended: stat.cpu_of_children, living })
+        let mut stat = Process::new(root).stat()?;
+        let mut readings = 0;
+        loop {
+            let living =
+                descendants(root)?.iter().map(|s| (s.identity(), (s.cpu, s.cpu_of_children))).collect();
+            let now = Process::new(root).stat()?;
+            readings += 1;
+            // A child for which it has waited meanwhile may be in neither. If it does so all the time, its children are missing anyway.
+            if now.cpu_of_children == stat.cpu_of_children || readings == READINGS {
+                return Ok(ProcessTree { own: stat.cpu, ended: stat.cpu_of_children, living });
+            }
+            stat = now;
+        }
     }
 
     /// Returns that of all descendants.

@@ -5,11 +5,15 @@ use super::process::{Image, image, owner};
 use hugelift_linux::proc::procfs::Process;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The variable that marks the environment of a run whose children are to be lifted: the id of its program and
 /// the time of its start.
 pub(crate) const MARK: &str = "HUGELIFT_RUN";
+
+/// How often an environment that seems empty is read again, and how long before each time.
+const READINGS: u32 = 3;
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// Returns which of these processes a user means.
 pub type Find = Box<dyn FnMut(&BTreeSet<u32>) -> BTreeSet<u32>>;
@@ -84,11 +88,22 @@ impl Run {
     fn has_mark(&self, pid: u32) -> bool {
         let Some(mark) = &self.mark else { return false };
         let is_ours = self.owner.is_some() && owner(pid) == self.owner;
-        is_ours
-            && Process::new(pid)
-                .read("environ")
-                .is_ok_and(|all| all.split(|b| *b == 0).any(|entry| entry == mark))
+        is_ours && environment(pid).is_some_and(|all| all.split(|b| *b == 0).any(|entry| entry == mark))
     }
+}
+
+/// Reads the environment of a process. In execve(2) it is empty for some microseconds; that of a program without one is empty as well.
+fn environment(pid: u32) -> Option<Vec<u8>> {
+    let read = || Process::new(pid).read("environ").ok();
+    let mut all = read()?;
+    for _ in 0..READINGS {
+        if !all.is_empty() {
+            break;
+        }
+        std::thread::sleep(PAUSE);
+        all = read()?;
+    }
+    Some(all)
 }
 
 impl Chosen {
