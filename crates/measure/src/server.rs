@@ -28,6 +28,9 @@ const LINES: usize = 8;
 /// The interval between checks whether the server is ready.
 const PAUSE: Duration = Duration::from_millis(5);
 
+/// How long killed processes may take to end: a busy machine gives them CPU time late, and the kernel frees their memory first.
+const ORPHANS: Duration = Duration::from_secs(30);
+
 /// The servers of this process that run. What one of them leaves behind can be told from the others only when
 /// they have ended too.
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
@@ -168,7 +171,8 @@ impl Drop for Server {
 /// Kills what has left the server's process group: after the server's end these processes are
 /// descendants of this one, which is a subreaper.
 fn clear_orphans() -> Result<()> {
-    for _ in 0..100 {
+    let until = Instant::now() + ORPHANS;
+    while Instant::now() < until {
         let (_, some) = reap_orphans(Duration::from_millis(20))?;
         if !some {
             return Ok(());
@@ -178,7 +182,12 @@ fn clear_orphans() -> Result<()> {
             let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
         }
     }
-    bail!("some processes that the server has started do not end")
+    let left: Vec<String> =
+        descendants(std::process::id())?.iter().map(|stat| format!("{} ({})", stat.pid, stat.comm)).collect();
+    bail!(
+        "processes that the server has started did not end within {ORPHANS:?} of SIGKILL: {}; see their STAT in 'ps'",
+        left.join(", ")
+    )
 }
 
 /// Reads the output in a thread until the last writer closes it.
