@@ -26,13 +26,12 @@ use hugelift_lift::attach::{
 };
 use hugelift_lift::options::{Children, PolicyOptions, Seccomp};
 use hugelift_linux::io::console::{self, say};
-use hugelift_linux::proc::turn::turn_of_change;
-use nix::fcntl::Flock;
+use hugelift_linux::proc::turn::{ChangeTurn, turn_of_change};
 use row::{Row, times};
 use sampling::SampleArgs;
 use select::SelectArgs;
 use serde::Serialize;
-use std::os::fd::OwnedFd;
+use std::collections::BTreeMap;
 use std::time::Duration;
 use watch::{Shown, WatchHow};
 
@@ -162,14 +161,16 @@ pub fn run_attach(args: &AttachArgs) -> Result<Exit, Failure> {
         return watch::run(args.select.selection()?, how);
     }
     let change = if args.dry_run { preview } else { attach_to };
-    let chosen = processes(&args.select)?;
+    let chosen = processes(&args.select, args.dry_run)?;
+    let free: Vec<Chosen> =
+        chosen.iter().filter_map(|turn| turn.change.is_ok().then_some(turn.one)).collect();
     let choices = match args.sample.sampling().filter(|_| is_sampled) {
         None => Vec::new(),
-        Some(sampling) => sampling.choices(&chosen, &options)?,
+        Some(sampling) => sampling.choices(&free, &options)?,
     };
-    let mut choices = choices.into_iter();
+    let mut choices: BTreeMap<u32, _> = free.iter().map(|one| one.pid).zip(choices).collect();
     let files = args.policy.files().then_some(Files { is_check: args.dry_run, options: &options });
-    each(&chosen, &args.shown, args.dry_run, files, |one| match choices.next() {
+    each(&chosen, &args.shown, files, |one| match choices.remove(&one.pid) {
         None => change(one, &options),
         Some(choice) => choice?.change(one, &options, change),
     })
@@ -181,7 +182,7 @@ pub fn run_attach(args: &AttachArgs) -> Result<Exit, Failure> {
 /// See [`run_attach`].
 pub fn run_restore(args: &RestoreArgs) -> Result<Exit, Failure> {
     let seccomp = args.shown.seccomp;
-    each(&processes(&args.select)?, &args.shown, false, None, |chosen| match args.unused {
+    each(&processes(&args.select, false)?, &args.shown, None, |chosen| match args.unused {
         true => give_back_unused(chosen, seccomp, None),
         false => restore_to(chosen, seccomp),
     })
@@ -193,9 +194,29 @@ struct Document<'a> {
     processes: Vec<Row<'a>>,
 }
 
-/// Returns the chosen processes. Which they are is settled before the first one is changed, which may take a while.
-fn processes(select: &SelectArgs) -> Result<Vec<Chosen>, Failure> {
-    Ok(select.processes()?.into_iter().map(Chosen::now).collect())
+/// A chosen process, and the lock on it for its change, or why it is not to be had. A dry run needs none.
+struct Turn {
+    one: Chosen,
+    change: Result<Option<ChangeTurn>, String>,
+}
+
+/// Returns the chosen processes. Which they are is settled before the first one is sampled or changed, which may take a while.
+fn processes(select: &SelectArgs, is_dry_run: bool) -> Result<Vec<Turn>, Failure> {
+    let turn = |pid| {
+        Turn {
+        one: Chosen::now(pid),
+        change: match is_dry_run {
+            true => Ok(None),
+            false => turn_of_change(pid).map(Some).ok_or_else(|| {
+                format!(
+                    "another hugelift compares it just now; end that (fuser -v /proc/{pid}/maps names it), or try again \
+                     later"
+                )
+            }),
+        },
+    }
+    };
+    Ok(select.processes()?.into_iter().map(turn).collect())
 }
 
 /// How the files that processes have mapped are treated.
@@ -218,22 +239,21 @@ impl Files<'_> {
 }
 
 /// Changes each chosen process, and its files before if that is asked for, and prints what became of it. One that cannot be
-/// changed does not keep the others from being changed. A dry run changes none.
+/// changed does not keep the others from being changed.
 fn each(
-    chosen: &[Chosen],
+    chosen: &[Turn],
     shown: &ShownArgs,
-    is_dry_run: bool,
     files: Option<Files<'_>>,
     mut change: impl FnMut(Chosen) -> Result<Change, String>,
 ) -> Result<Exit, Failure> {
     let mut results = Vec::new();
-    for &one in chosen {
+    for Turn { one, change: turn } in chosen {
+        let one = *one;
         let pid = one.pid;
         // Read before, as the process may end.
         let name = Name::of(pid);
-        let turn = if is_dry_run { Ok(None) } else { turn(pid) };
-        let files =
-            turn.as_ref().map_err(Clone::clone).and_then(|_| files.map(|files| files.of(one)).transpose());
+        let free = turn.as_ref().map_err(Clone::clone);
+        let files = free.and_then(|_| files.map(|files| files.of(one)).transpose());
         let (files, unread) = match files {
             Ok(files) => (files, None),
             Err(why) => (None, Some(why)),
@@ -276,21 +296,6 @@ fn each(
         console::print(&output::json(&Document { version: VERSION, processes: rows })?)?;
     }
     Ok(if failed { Exit(FAILED) } else { Exit::SUCCESS })
-}
-
-/// Keeps comparisons away from a process while it is changed.
-///
-/// # Errors
-/// One line: it is compared now.
-fn turn(pid: u32) -> Result<Option<Flock<OwnedFd>>, String> {
-    match turn_of_change(pid) {
-        Ok(None) => Err(format!(
-            "another hugelift compares it just now; end that (fuser -v /proc/{pid}/maps names it), or try again later"
-        )),
-        Ok(turn) => Ok(turn),
-        // It cannot be read. The change says why.
-        Err(_) => Ok(None),
-    }
 }
 
 /// Has a process map its data files anew where they are on huge pages now, adds to its change what that has shown, and returns what

@@ -64,6 +64,9 @@ pub enum Error {
         /// The signal.
         signal: i32,
     },
+    /// Its threads could not all be found before the tracer's deadline.
+    #[error("threads of process {0} come and go faster than they can be stopped")]
+    TooMany(Tid),
     /// The tracee stopped in a way that the caller does not expect.
     #[error("process {tid} stopped with unexpected status {status:#x}")]
     Unexpected {

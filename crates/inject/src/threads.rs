@@ -86,7 +86,7 @@ impl Threads {
             // While threads end, a listing may leave out one that lives (fs/proc/base.c, `next_tid`).
             match fresh.is_empty() {
                 true if Process::of(pid).count_threads() == Some(listed) => return Ok(threads),
-                true if deadline::is_over() => return Err(Error::Late(pid)),
+                true if deadline::is_over() => return Err(Error::TooMany(pid)),
                 _ => {}
             }
             for tid in fresh {

@@ -12,8 +12,10 @@ use crate::timed::Seen;
 use crate::tree::{cpu_of_descendants, descendants};
 use anyhow::{Context as _, Result, bail, ensure};
 use hugelift_core::printable::text_to_parse;
+use hugelift_core::proc_stat::Stat;
 use hugelift_linux::io::file_limit::raise_file_limit;
 use hugelift_linux::proc::procfs::Process;
+use nix::errno::Errno;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
@@ -177,15 +179,20 @@ fn clear_orphans() -> Result<()> {
         if !some {
             return Ok(());
         }
-        for stat in descendants(std::process::id())? {
+        let all = descendants(std::process::id())?;
+        let kill = |stat: &Stat| {
             let pid = nix::unistd::Pid::from_raw(stat.pid.cast_signed());
-            let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+            nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL)
+        };
+        let refused = all.iter().filter(|stat| kill(stat) == Err(Errno::EPERM)).count();
+        if refused > 0 && refused == all.len() {
+            break;
         }
     }
     let left: Vec<String> =
         descendants(std::process::id())?.iter().map(|stat| format!("{} ({})", stat.pid, stat.comm)).collect();
     bail!(
-        "processes that the server has started did not end within {ORPHANS:?} of SIGKILL: {}; see their STAT in 'ps'",
+        "processes that the server has started do not end, or may not be killed: {}; see their USER and STAT in 'ps u'",
         left.join(", ")
     )
 }

@@ -9,6 +9,7 @@ use globset::GlobSet;
 use hugelift_core::policy::matcher;
 use hugelift_core::printable::Escape;
 use hugelift_linux::proc::procfs::Process;
+use hugelift_linux::proc::shared_memory::shares_memory;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fmt;
@@ -108,16 +109,15 @@ impl Choice {
         }
     }
 
-    /// Returns the processes among `candidates` that are meant.
+    /// Returns the processes among `candidates` that are meant. A child of vfork(2) is a part of its parent until it executes a
+    /// program.
     pub fn find(&self, candidates: &BTreeSet<u32>) -> BTreeSet<u32> {
         let found = match self {
-            Choice::Name(_, glob) => {
-                return candidates.iter().copied().filter(|pid| is_named(*pid, glob)).collect();
-            }
+            Choice::Name(_, glob) => candidates.iter().copied().filter(|pid| is_named(*pid, glob)).collect(),
             Choice::Group(path) => of_group(path),
             Choice::Unit(name) => of_unit(name),
         };
-        found.intersection(candidates).copied().collect()
+        found.intersection(candidates).copied().filter(|pid| !is_part_of_its_parent(*pid)).collect()
     }
 }
 
@@ -140,6 +140,10 @@ impl fmt::Display for Choice {
             Choice::Unit(name) => write!(f, "--unit {}", OsStr::new(name).escaped()),
         }
     }
+}
+
+fn is_part_of_its_parent(pid: u32) -> bool {
+    Process::new(pid).stat().is_ok_and(|stat| shares_memory(pid, stat.parent) == Ok(true))
 }
 
 /// Returns whether the name of a process, or the file name of its program, matches.

@@ -6,6 +6,7 @@ use crate::common::huge::{files, pieces};
 use crate::common::run::{NO_STORE, PATIENCE, finished, until};
 use crate::common::{Cmd, End, HUGELIFT, Held, Outcome, fat, find, fits};
 use crate::{need, need_root};
+use hugelift_linux::proc::turn::turn;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -205,7 +206,7 @@ fn an_interrupt_leaves_the_process_as_it_was() {
 /// A later one would take the copies of the first for what it has found, and leave them. A lift or a restoring would change what is
 /// compared.
 #[test]
-fn during_a_comparison_nobody_else_changes_the_process() {
+fn during_a_comparison_no_other_command_changes_the_process() {
     let (program, held) = busy();
     let before = files(held.pid());
     let first = started(held.pid(), PERIOD, &["--pairs", "1000", "--metric", CLOCK]);
@@ -215,12 +216,24 @@ fn during_a_comparison_nobody_else_changes_the_process() {
         let change = Cmd::new([HUGELIFT, verb, &held.pid().to_string()]).bare();
         refused(&change, &["another hugelift compares it just now", "fuser -v"]);
     }
-    let preview = Cmd::new([HUGELIFT, "attach", "--dry-run", &held.pid().to_string()]).bare();
-    assert_eq!(preview.end, End::Code(0), "{preview:?}");
     kill(Pid::from_raw(first.id().cast_signed()), Signal::SIGINT).expect("kill");
     let first = finished(first);
     assert_ne!(first.end, End::Code(0), "{first:?}");
     assert_eq!(files(held.pid()), before, "{first:?}");
+    // As if it were compared, and not switched: a dry run changes nothing. A watch waits for the end.
+    let comparison = turn(held.pid()).expect("its maps");
+    assert!(comparison.is_some());
+    let preview = Cmd::new([HUGELIFT, "attach", "--dry-run", &held.pid().to_string()]).bare();
+    assert_eq!(preview.end, End::Code(0), "{preview:?}");
+    let mut watch = Command::new(HUGELIFT);
+    watch.args(["attach", "--watch", "--eager", "--backing", "thp", &held.pid().to_string()]);
+    let mut watch = watch.stdout(Stdio::null()).spawn().expect("hugelift");
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(files(held.pid()), before, "a watch has lifted it");
+    drop(comparison);
+    until("the lift of the watch", || huge(held.pid(), &program) > 0);
+    kill(Pid::from_raw(watch.id().cast_signed()), Signal::SIGINT).expect("kill");
+    watch.wait().expect("wait");
     assert_eq!(held.finish().end, End::Code(0));
 }
 

@@ -69,7 +69,7 @@ fn refuse(pid: u32, status: &Status) -> Result<(), String> {
         // A change of its memory would be one of its parent's, whose lock is another.
         if shares_memory(pid, stat.parent) == Ok(true) {
             return Err(format!(
-                "it has the memory of its parent, process {}, until it executes a program (vfork(2)); choose that one",
+                "it has the memory of its parent, process {}, as after vfork(2); choose that one",
                 stat.parent
             ));
         }

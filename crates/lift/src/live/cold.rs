@@ -14,6 +14,7 @@ use hugelift_core::pressure::Pressure;
 use hugelift_linux::machine::split::frees_zeros;
 use hugelift_linux::proc::clock::own_cpu_time;
 use hugelift_linux::proc::procfs::is_whole;
+use hugelift_linux::proc::turn::turn_of_change;
 use std::time::Duration;
 
 impl LiveLift {
@@ -25,6 +26,8 @@ impl LiveLift {
                 return;
             }
             let Some(start) = self.processes.start_of(pid) else { continue };
+            // It is compared: that comes first.
+            let Some(_turn) = turn_of_change(pid) else { continue };
             self.give_back_of(pid, start, &ranges, &why);
         }
     }
@@ -77,6 +80,7 @@ impl LiveLift {
         self.polling += own_cpu_time().saturating_sub(before);
         let Some((pid, pressure, from)) = due else { return };
         let Some(start) = self.processes.start_of(pid) else { return };
+        let Some(_turn) = turn_of_change(pid) else { return };
         // Children know it then.
         let _ = frees_zeros();
         let before = own_cpu_time();

@@ -43,6 +43,7 @@ use hugelift_core::printable::Untrusted;
 use hugelift_core::snapshot::Part;
 use hugelift_linux::io::console::say;
 use hugelift_linux::proc::clock::own_cpu_time;
+use hugelift_linux::proc::turn::turn_of_change;
 use process::{code_of, owner};
 use process_set::ProcessSet;
 use share::Share;
@@ -247,6 +248,10 @@ impl LiveLift {
     }
 
     fn lift(&mut self, pid: u32) {
+        let Some(_turn) = turn_of_change(pid) else {
+            tracing::debug!(pid, "it is compared");
+            return self.processes.postpone(pid);
+        };
         let before = own_cpu_time();
         // Read first: the process may open an object meanwhile.
         let code = code_of(pid);
@@ -336,6 +341,8 @@ impl LiveLift {
             if self.zeros.is_short(pid) {
                 continue;
             }
+            // It is compared: that comes first.
+            let Some(_turn) = turn_of_change(pid) else { continue };
             let before = own_cpu_time();
             let turn = anonymous.turn(&self.processes, pid);
             let spent = own_cpu_time().saturating_sub(before);

@@ -24,6 +24,7 @@ use hugelift_core::worth::{Account, CHECK};
 use hugelift_linux::proc::clock::of_ticks;
 use hugelift_linux::proc::loadavg::LoadAvg;
 use hugelift_linux::proc::procfs::{Process, help_with_executable};
+use hugelift_linux::proc::shared_memory::shares_memory;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -460,8 +461,15 @@ impl ProcessSet {
         is_lifted && !std::mem::replace(&mut member.is_lifted, true)
     }
 
+    /// Leaves a process alone for a moment, as a comparison changes it.
+    pub(crate) fn postpone(&mut self, pid: u32) {
+        if let Some(member) = self.members.get_mut(&pid) {
+            member.state = State::Refused { again: Instant::now() + AGAIN };
+        }
+    }
+
     /// Records that a process could not be lifted, and that trying took `spent`. Returns whether that is worth a
-    /// message: it is the first time, and the process has not ended.
+    /// message: it is the first time, and it is a process of its own that has not ended.
     pub(crate) fn refused(&mut self, pid: u32, spent: Duration) -> bool {
         self.spend(pid, spent);
         let Some(member) = self.members.get_mut(&pid) else { return false };
@@ -469,7 +477,10 @@ impl ProcessSet {
         member.state = State::Refused { again: Instant::now() + pause };
         member.told.is_unclear = true;
         member.refusals = member.refusals.saturating_add(1);
-        let is_there = |stat: Stat| !stat.has_ended() && !stat.is_exiting();
+        // A child of vfork(2) is no process of its own yet.
+        let is_there = |stat: Stat| {
+            !stat.has_ended() && !stat.is_exiting() && shares_memory(pid, stat.parent) != Ok(true)
+        };
         member.refusals == 1 && Process::new(pid).stat().is_ok_and(is_there)
     }
 

@@ -274,19 +274,19 @@ impl Process {
 
     /// Returns its threads; none if it has ended.
     pub fn threads(self) -> Vec<i32> {
-        let list = || -> Vec<i32> {
-            let entries = std::fs::read_dir(self.path("task")).into_iter().flatten();
-            entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
-        };
-        let mut all = list();
-        // While threads end, a listing may leave out some that live (fs/proc/base.c, `next_tid`).
+        let mut all = BTreeSet::new();
         for _ in 0..LISTINGS {
-            if self.count_threads().is_none_or(|count| count == all.len()) {
+            let entries = std::fs::read_dir(self.path("task")).into_iter().flatten();
+            let before = all.len();
+            let listed = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
+            let count = listed.map(|tid| all.insert(tid)).count();
+            // While threads end, a listing may leave out some that live (fs/proc/base.c, `next_tid`).
+            if self.count_threads().is_none_or(|there| there <= count) {
                 break;
             }
-            all = list();
+            tracing::trace!(before, count, "threads were left out of a list");
         }
-        all
+        all.into_iter().collect()
     }
 
     /// Returns how many threads it has, by the links of their directory; `None` if it has ended.
@@ -472,7 +472,7 @@ mod tests {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
         assert!(process.has_no_memory());
-        // Of the user himself it would be refused, and root sees the end.
+        // The kernel refuses its files to its own user. Root sees that it has ended.
         let refused = io::Error::from_raw_os_error(libc::EACCES);
         let error = process.explain(process.path("mem"), &refused);
         assert_eq!(error, ProcError::NoMemory { pid: child.id() });
@@ -484,11 +484,17 @@ mod tests {
     fn all_threads_are_listed() {
         std::thread::scope(|scope| {
             let (end, ends) = std::sync::mpsc::channel::<()>();
-            let waits = scope.spawn(move || ends.recv());
-            let count = Process::OWN.count_threads().unwrap();
-            assert!(count > 1 && !Process::OWN.threads().is_empty());
+            let (tell, told) = std::sync::mpsc::channel();
+            let waits = scope.spawn(move || {
+                tell.send(nix::unistd::gettid().as_raw()).unwrap();
+                let _ = ends.recv();
+            });
+            let other = told.recv().unwrap();
+            let all = Process::OWN.threads();
+            assert!(all.contains(&other) && all.contains(&nix::unistd::gettid().as_raw()), "{all:?}");
+            assert!(Process::OWN.count_threads().unwrap() > 1);
             drop(end);
-            let _ = waits.join();
+            waits.join().unwrap();
         });
         assert_eq!((Process::new(1 << 23).count_threads(), Process::new(1 << 23).threads()), (None, vec![]));
     }

@@ -21,14 +21,15 @@ struct Sharer {
     page_tables: u64,
     /// When it was started, and where its program lies: another process or program has other page tables.
     start: u64,
+    parent: u32,
     addresses: Option<Addresses>,
 }
 
 impl Sharer {
     fn of(process: Process) -> Option<Sharer> {
         let page_tables = process.status().ok()?.page_tables?;
-        let Stat { start, addresses, .. } = process.stat().ok()?;
-        Some(Sharer { page_tables, start, addresses })
+        let Stat { start, parent, addresses, .. } = process.stat().ok()?;
+        Some(Sharer { page_tables, start, parent, addresses })
     }
 }
 
@@ -58,13 +59,17 @@ impl Sharers {
             if status.uid != user || status.shared.is_none_or(|bytes| bytes == 0) {
                 continue;
             }
-            // A child of vfork(2) has the page tables of its parent until it executes its program.
-            let is_one = process.maps().is_ok_and(|mappings| mappings.iter().any(is_one))
-                && !found.keys().any(|known| shares_memory(*known, other) == Ok(true));
+            let is_one = process.maps().is_ok_and(|mappings| mappings.iter().any(is_one));
             if let Some(sharer) = Sharer::of(process).filter(|_| is_one) {
                 found.insert(other, sharer);
             }
         }
+        // A child of vfork(2) has the page tables of its parent until it executes its program.
+        let parents: BTreeSet<u32> = found.keys().copied().collect();
+        found.retain(|pid, sharer| {
+            let parent = sharer.parent;
+            !(parents.contains(&parent) && shares_memory(*pid, parent) == Ok(true))
+        });
         Some(Sharers(found))
     }
 

@@ -68,41 +68,36 @@ impl CpuClock {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::process::Command;
 
-    /// A thread computes all the time, while this one reads the clock. On a busy machine the thread has no CPU for a while.
+    /// A child computes all the time, while this process reads its clock. On a busy machine it has no CPU for a while.
     #[test]
     fn issue_31_8_the_time_of_a_thread_that_runs_is_known() {
-        let end = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            let busy = scope.spawn(|| {
-                while !end.load(Ordering::Relaxed) {
-                    std::hint::spin_loop();
-                }
-            });
-            let clock = CpuClock::open(std::process::id());
-            let mut last = clock.now().expect("this process");
-            let (mut least, began) = (Duration::MAX, Instant::now());
-            // A machine may be so busy that a thread does not run more often than the clock ticks.
-            while began.elapsed() < Duration::from_millis(400)
-                || least >= Duration::from_millis(1) && began.elapsed() < Duration::from_secs(20)
-            {
-                let now = clock.now().expect("this process");
-                assert!(now >= last, "{now:?} after {last:?}");
-                if now > last {
-                    least = least.min(now - last);
-                }
-                last = now;
-                std::thread::sleep(Duration::from_micros(100));
+        // Its own time a process knows at any moment.
+        let _alone = crate::child::alone();
+        let mut busy = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().expect("sh");
+        let clock = CpuClock::open(busy.id());
+        let mut last = clock.now().expect("the child");
+        let (mut least, began) = (Duration::MAX, Instant::now());
+        // A machine may be so busy that a thread does not run more often than the clock ticks.
+        while began.elapsed() < Duration::from_millis(400)
+            || least >= Duration::from_millis(1) && began.elapsed() < Duration::from_secs(20)
+        {
+            let now = clock.now().expect("the child");
+            assert!(now >= last, "{now:?} after {last:?}");
+            if now > last {
+                least = least.min(now - last);
             }
-            end.store(true, Ordering::Relaxed);
-            busy.join().expect("its end");
-            if clock.exact.is_none() {
-                return println!("SKIP: perf_event_open is not permitted here");
-            }
-            // By the ticks alone it is one of at most 250 in a second.
-            assert!(least < Duration::from_millis(1), "{least:?}");
-        });
+            last = now;
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        busy.kill().expect("its end");
+        busy.wait().expect("its end");
+        if clock.exact.is_none() {
+            return println!("SKIP: perf_event_open is not permitted here");
+        }
+        // Each step of the clock that ticks is of 4 ms, as there are 250 in a second, or 1 ms.
+        assert!(least < Duration::from_millis(1), "{least:?}");
         assert!(CpuClock::open(1 << 23).now().is_err());
     }
 }

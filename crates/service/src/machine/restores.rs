@@ -5,6 +5,7 @@ use super::child::start_to_the_end;
 use crate::journal::{Level, log};
 use hugelift_core::proc_stat::Identity;
 use hugelift_linux::proc::procfs::Process;
+use hugelift_linux::proc::turn::turn_of_change;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
@@ -23,7 +24,7 @@ pub struct Restores {
     pub count: u64,
 }
 
-/// An experiment that has not ended.
+/// An experiment that has not ended, or whose processes a user compares.
 #[derive(Debug)]
 struct Waiting {
     experiment: Child,
@@ -57,6 +58,10 @@ impl Restores {
         for mut waiting in std::mem::take(&mut self.waiting) {
             match waiting.experiment.try_wait() {
                 Ok(None) => still.push(waiting),
+                // A user compares one of them.
+                _ if waiting.restored.iter().any(|(pid, _)| turn_of_change(*pid).is_none()) => {
+                    still.push(waiting)
+                }
                 _ => self.begin(&waiting.restored),
             }
         }

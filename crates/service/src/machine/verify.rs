@@ -14,7 +14,7 @@ use hugelift_ledger::entry;
 use hugelift_ledger::reader::Found;
 use hugelift_linux::proc::clock::ticks_per_second;
 use hugelift_linux::proc::procfs::Process;
-use hugelift_linux::proc::turn::turn;
+use hugelift_linux::proc::turn::turn_of_change;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::Child;
@@ -120,7 +120,7 @@ impl Verify {
         let least = LEAST * ticks_per_second();
         let (_, one) = used.filter(|((_, cpu), _)| *cpu >= least).max_by_key(|(order, _)| *order)?;
         // A user compares it just now: it may have copies for as long.
-        if matches!(turn(one.process.0), Ok(None)) {
+        if turn_of_change(one.process.0).is_none() {
             return None;
         }
         match copies::of(one.process) {

@@ -6,6 +6,7 @@ use crate::common::huge::assert_lifted;
 use crate::common::{Cmd, End, HUGELIFT, Held, Outcome, fat, plain};
 use crate::{need, need_root, skip};
 use hugelift_linux::proc::procfs::Process;
+use hugelift_linux::proc::shared_memory::shares_memory;
 use nix::sys::signal::Signal;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -63,11 +64,18 @@ fn a_traced_process() {
 /// It would be a change of its parent's memory.
 #[test]
 fn a_child_of_vfork_before_it_executes_a_program() {
+    if shares_memory(std::process::id(), std::process::id()) != Ok(true) {
+        skip!("needs kcmp(2)");
+    }
     let running = Running::begin(&plain("zeros").flags(&["-pthread"]).build(), &["waits"]);
     let parent = running.pid();
     let mut child = None;
     crate::common::run::until("vfork(2)", || {
-        let is_child = |pid: &u32| Process::new(*pid).stat().is_ok_and(|stat| stat.parent == parent);
+        // It has another one, by fork(2).
+        let is_child = |pid: &u32| {
+            Process::new(*pid).stat().is_ok_and(|stat| stat.parent == parent)
+                && shares_memory(*pid, parent) == Ok(true)
+        };
         child = Process::all().expect("/proc").into_iter().find(is_child);
         child.is_some()
     });
