@@ -120,9 +120,7 @@ impl Verify {
         let least = LEAST * ticks_per_second();
         let (_, one) = used.filter(|((_, cpu), _)| *cpu >= least).max_by_key(|(order, _)| *order)?;
         // A user compares it just now: it may have copies for as long.
-        if turn_of_change(one.process.0).is_none() {
-            return None;
-        }
+        let _turn = turn_of_change(one.process.0)?;
         match copies::of(one.process) {
             Some(0) => Some(one),
             Some(_) if one.is_given => Some(one),
