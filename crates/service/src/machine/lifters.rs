@@ -81,7 +81,7 @@ impl Slot {
             let pid = lifter.pid();
             let how = lifter.ended().unwrap_or_else(|| "its output was closed".into());
             // It may have closed its output and go on.
-            lifter.kill();
+            self.lifter.take().into_iter().for_each(Lifter::kill);
             self.fail(&format!("the process {pid} that lifts has ended ({how}); what it has lifted stays"));
         }
         lines
@@ -165,6 +165,11 @@ impl Lifters {
         self.all.values().filter_map(|slot| Some(slot.lifter.as_ref()?.pid())).collect()
     }
 
+    /// Asks all to end, before [`Lifters::end`] waits for them.
+    pub fn stop(&self) {
+        self.all.values().filter_map(|slot| slot.lifter.as_ref()).for_each(Lifter::stop);
+    }
+
     /// Ends all, and waits for them. What they have lifted stays so.
     pub fn end(&mut self) {
         let slots = std::mem::take(&mut self.all).into_values();
@@ -183,5 +188,5 @@ fn end_all(mut lifters: Vec<Lifter>) {
         });
         std::thread::sleep(CHECK);
     }
-    lifters.iter_mut().for_each(Lifter::kill);
+    lifters.into_iter().for_each(Lifter::kill);
 }

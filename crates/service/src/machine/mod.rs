@@ -220,10 +220,15 @@ impl Machine {
                 && verify.allows(taken, now)
                 && !restores.is_changed(taken.process)
         };
+        let mut named = Vec::new();
         for taken in self.taken.values_mut().filter(may) {
             let given = taken.wants.map(|wants| self.lifters.give(wants, taken.process));
             taken.is_given = given.unwrap_or(false);
+            if taken.is_given {
+                named.push(taken.process);
+            }
         }
+        named.into_iter().for_each(|process| self.verify.given(process));
     }
 
     /// Takes the result of the experiment that has ended, and begins the next one.
@@ -250,7 +255,10 @@ impl Machine {
     fn settle(&mut self, ended: Ended, now: u64) {
         let mut restored = Vec::new();
         if !self.verify.pays(&ended.program, now) {
-            let its = |taken: &&Taken| taken.verify && taken.is_given && taken.key == ended.program;
+            // Also those that wait to be named again.
+            let its = |taken: &&Taken| {
+                taken.verify && self.verify.is_ours(taken.process) && taken.key == ended.program
+            };
             let lifted: Vec<(Option<Wants>, Identity)> =
                 self.taken.values().filter(its).map(|taken| (taken.wants, taken.process)).collect();
             restored = lifted.iter().map(|(_, process)| *process).chain([ended.process]).collect();
@@ -396,6 +404,8 @@ impl Machine {
     /// Ends the lifters, and waits for them and for what is being restored at most some seconds. What is lifted stays so.
     pub fn end(&mut self) {
         let deadline = Instant::now() + ENDING;
+        // They end meanwhile.
+        self.lifters.stop();
         let _ = self.verify.end(deadline, now());
         self.records.end(self.taken.values(), &helpers(&self.lifters, &self.verify));
         self.restores.end(deadline);

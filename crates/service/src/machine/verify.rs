@@ -13,7 +13,7 @@ use hugelift_core::service::verify::{Advice, Program, Settings, Verdict, Verifie
 use hugelift_ledger::entry;
 use hugelift_ledger::reader::Found;
 use hugelift_linux::proc::clock::ticks_per_second;
-use hugelift_linux::proc::procfs::Process;
+use hugelift_linux::proc::procfs::{Process, is_whole};
 use hugelift_linux::proc::turn::turn_of_change;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -34,6 +34,8 @@ pub struct Verify {
     look_at: Instant,
     /// Processes that had copies before this service knew them: another hugelift lifts them, and they are left alone.
     others: BTreeSet<Identity>,
+    /// Processes that were named to a lifter of this service, by this policy or an earlier one: their copies are its own.
+    ours: BTreeSet<Identity>,
 }
 
 /// An experiment that has ended.
@@ -58,6 +60,7 @@ impl Verify {
             experiment: None,
             look_at: Instant::now(),
             others: BTreeSet::new(),
+            ours: BTreeSet::new(),
         }
     }
 
@@ -83,6 +86,16 @@ impl Verify {
         self.verifier.advise(program, now) == Advice::Lift
     }
 
+    /// Takes note that a process is named to a lifter.
+    pub fn given(&mut self, process: Identity) {
+        self.ours.insert(process);
+    }
+
+    /// Returns whether the copies of a process are of this service.
+    pub fn is_ours(&self, process: Identity) -> bool {
+        self.ours.contains(&process)
+    }
+
     /// Returns whether there is an experiment on this process.
     pub fn is_on(&self, process: Identity) -> bool {
         self.experiment.as_ref().is_some_and(|(experiment, _)| experiment.process == process)
@@ -99,8 +112,8 @@ impl Verify {
         Some(Ended { program, experiment, process, child })
     }
 
-    /// Chooses a process whose turn it is; `None` if there may be no experiment now. Those of units come first: no user can
-    /// take their turns.
+    /// Chooses a process whose turn it is; `None` if there may be no experiment now. Those of ordinary users come last, whom no rule
+    /// names, and those of units first: no user can take their turns.
     pub fn choose<'a>(&mut self, all: impl Iterator<Item = &'a Taken>, now: u64) -> Option<&'a Taken> {
         if Instant::now() < self.look_at {
             return None;
@@ -115,15 +128,17 @@ impl Verify {
         });
         let used = waits.filter_map(|one| {
             let stat = Process::new(one.process.0).stat().ok()?;
-            (stat.identity() == one.process).then_some(((one.unit.is_some(), stat.cpu), one))
+            let order = (one.of_user.is_none(), one.unit.is_some(), stat.cpu);
+            (stat.identity() == one.process).then_some((order, one))
         });
         let least = LEAST * ticks_per_second();
-        let (_, one) = used.filter(|((_, cpu), _)| *cpu >= least).max_by_key(|(order, _)| *order)?;
-        // A user compares it just now: it may have copies for as long.
-        let _turn = turn_of_change(one.process.0)?;
+        // One that a user compares just now may have copies for as long.
+        let is_free = |pid: u32| turn_of_change(pid).is_some();
+        let used = used.filter(|((.., cpu), one)| *cpu >= least && is_free(one.process.0));
+        let (_, one) = used.max_by_key(|(order, _)| *order)?;
         match copies::of(one.process) {
             Some(0) => Some(one),
-            Some(_) if one.is_given => Some(one),
+            Some(_) if self.ours.contains(&one.process) => Some(one),
             Some(_) => {
                 log(
                     Level::Info,
@@ -142,11 +157,13 @@ impl Verify {
     /// Forgets a process that has ended.
     pub fn ended(&mut self, process: Identity) {
         self.others.remove(&process);
+        self.ours.remove(&process);
     }
 
     /// Begins an experiment on a process.
     pub fn begin(&mut self, one: &Taken, now: u64) {
-        if !self.verifier.begin(&one.key, now) {
+        // The end of its lifter may have taken seconds.
+        if !is_whole(one.process) || !self.verifier.begin(&one.key, now) {
             return;
         }
         let name = format!("{} ({})", one.program, one.process.0);
