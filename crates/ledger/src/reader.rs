@@ -146,15 +146,23 @@ impl Reader {
     }
 }
 
-/// Returns the last result for each program, if it still holds at this time.
+/// Returns the last result for each program, if it still holds at this time. An experiment that measured nothing lets an earlier
+/// result hold on, for as long as it would hold itself ([`hugelift_core::service::verify`]).
 pub(crate) fn found(connection: &Connection, now: u64) -> rusqlite::Result<Vec<Found>> {
     let sql = format!(
-        "SELECT {EXPERIMENT}, p.build_id, p.unit FROM experiments e JOIN programs p ON p.id = e.program
+        "SELECT {EXPERIMENT}, p.build_id, p.unit,
+            (SELECT verdict FROM experiments
+             WHERE program = e.program AND verdict <> 'unmeasured' ORDER BY id DESC LIMIT 1)
+         FROM experiments e JOIN programs p ON p.id = e.program
          WHERE e.until > ?1 AND e.id = (SELECT max(id) FROM experiments WHERE program = e.program)"
     );
     let mut found = connection.prepare(&sql)?;
     let rows = found.query_map([integer(now)], |row| {
-        let (at, experiment) = experiment(row)?;
+        let (at, mut experiment) = experiment(row)?;
+        let measured: Option<String> = row.get(11)?;
+        if experiment.verdict == Verdict::Unmeasured && measured.as_deref() == Some(Verdict::Pays.key()) {
+            experiment.verdict = Verdict::Pays;
+        }
         Ok(Found { program: program(row, 9)?, at, experiment })
     })?;
     rows.collect()

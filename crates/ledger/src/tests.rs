@@ -85,7 +85,7 @@ fn issue_33_4_what_is_written_is_read() {
     assert_eq!(known[0].found, Some((NOW + 1, measured)), "one without a result hides none");
     assert_eq!((&known[1].found, known[1].path.to_str()), (&None, Some("/usr/bin/none")));
     let holds = |now| ledger.found(now).expect("found").into_iter().map(|found| found.experiment.verdict);
-    assert_eq!(holds(NOW).collect::<Vec<_>>(), [Verdict::Unmeasured], "the last one alone counts");
+    assert_eq!(holds(NOW).collect::<Vec<_>>(), [Verdict::Pays], "no result takes no gain away");
     assert_eq!(holds(NOW + 50).count(), 0);
     let mode = fs::metadata(path.parent().expect("a folder")).expect("the folder").permissions().mode();
     assert_eq!(mode & 0o7777, 0o700);
