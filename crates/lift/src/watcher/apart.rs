@@ -15,9 +15,10 @@ use hugelift_linux::proc::procfs::Process;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, waitpid};
-use nix::unistd::{ForkResult, Pid, fork, pipe2};
+use nix::unistd::{ForkResult, Pid, fork, getpid, getppid, pipe2};
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::AsFd as _;
@@ -61,10 +62,12 @@ impl Children {
     pub fn run(&mut self, patience: Duration, work: impl FnOnce() -> Vec<u8>) -> Result<Vec<u8>, NoAnswer> {
         self.reap();
         let failed = |errno: Errno| NoAnswer::NoChild(errno.into());
+        let parent = getpid();
         let (read, write) = pipe2(OFlag::O_CLOEXEC).map_err(failed)?;
         // SAFETY: this process has one thread, so the child finds no lock taken. It ends by _exit(2).
         match unsafe { fork() }.map_err(failed)? {
             ForkResult::Child => {
+                end_with(parent);
                 drop(read);
                 // If nobody reads the answer any more, nobody needs it.
                 let _ = File::from(write).write_all(&work());
@@ -84,6 +87,16 @@ impl Children {
                 answer
             }
         }
+    }
+}
+
+/// Ends this process when its parent ends, so that nothing is changed which nobody knows of. Between two system calls of a lift that
+/// harms nobody: the next hugelift undoes what is half done.
+fn end_with(parent: Pid) {
+    let _ = set_pdeathsig(Signal::SIGKILL);
+    if getppid() != parent {
+        // SAFETY: ends the process without the work of its parent.
+        unsafe { libc::_exit(0) }
     }
 }
 
@@ -141,6 +154,32 @@ mod tests {
             std::thread::sleep(Duration::from_millis(1));
         }
         assert!(children.left.is_empty());
+    }
+
+    #[test]
+    fn a_child_ends_with_its_parent() {
+        let (read, write) = pipe2(OFlag::O_CLOEXEC).unwrap();
+        // SAFETY: the child makes system calls alone, and ends by _exit(2) or by a signal.
+        let ForkResult::Parent { child } = unsafe { fork() }.unwrap() else {
+            let tells = || {
+                let _ = nix::unistd::write(&write, &getpid().as_raw().to_ne_bytes());
+                std::thread::sleep(LONG);
+                Vec::new()
+            };
+            let _ = Children::default().run(LONG, tells);
+            // SAFETY: see above.
+            unsafe { libc::_exit(0) }
+        };
+        let mut bytes = [0; 4];
+        File::from(read).read_exact(&mut bytes).unwrap();
+        kill(child, Signal::SIGKILL).unwrap();
+        waitpid(child, None).unwrap();
+        let process = Process::of(i32::from_ne_bytes(bytes));
+        let until = Instant::now() + LONG;
+        while !process.has_no_memory() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(process.has_no_memory());
     }
 
     #[test]
