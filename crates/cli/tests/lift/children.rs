@@ -5,6 +5,7 @@
 use crate::common::{Cmd, End, Outcome, fat, same_lines};
 use crate::need;
 use std::path::PathBuf;
+use std::time::Duration;
 
 const LIFT: &[&str] = &["--backing", "thp", "--children", "lift"];
 
@@ -15,7 +16,9 @@ fn child() -> PathBuf {
 /// Asserts that the command does the same bare and with its children lifted. Lifted, `huge`
 /// children are on huge pages, and none is on small pages.
 fn lifts(cmd: &Cmd, huge: usize) -> Outcome {
-    let outcome = same_lines(cmd, LIFT, |text| text.replace(" huge,", " small,"));
+    // On a busy machine each child may take a quarter of a minute of CPU time.
+    let cmd = cmd.clone().patience(Duration::from_secs(600));
+    let outcome = same_lines(&cmd, LIFT, |text| text.replace(" huge,", " small,"));
     let count = |word: &str| outcome.stdout.lines().filter(|line| line.contains(word)).count();
     assert_eq!((count(" huge,"), count(" small,")), (huge, 0), "{}", outcome.stdout);
     outcome

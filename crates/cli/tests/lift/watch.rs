@@ -47,7 +47,8 @@ impl Place {
         words: impl IntoIterator<Item = S>,
     ) -> Outcome {
         let cmd = Cmd::new([HUGELIFT, "run", "--whole"]).args(options).arg("--").args(words);
-        cmd.env("HUGELIFT_STORE", self.store()).patience(Duration::from_secs(120)).bare()
+        // Longer than each program of these tests gives itself.
+        cmd.env("HUGELIFT_STORE", self.store()).patience(Duration::from_secs(200)).bare()
     }
 }
 
@@ -351,7 +352,7 @@ fn a_long_php_after_a_short_one() {
             dry.stdout.lines().next().unwrap_or("")
         );
     }
-    let text = "$end = microtime(true) + 20; $s = 0; while (microtime(true) < $end) { $s += 1; if ($s % 100000 == 0 && \
+    let text = "$end = microtime(true) + 100; $s = 0; while (microtime(true) < $end) { $s += 1; if ($s % 100000 == 0 && \
                 preg_match('/(Huge|Pmd\\w+): +[1-9]/', file_get_contents('/proc/self/smaps'))) { echo 'huge'; exit; } } \
                 echo 'small';";
     let run = place.run(&[], ["php", "-r", text]);

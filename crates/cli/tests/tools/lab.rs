@@ -354,6 +354,7 @@ fn all_ends_at_an_interrupt_with_what_it_has() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
+    until("it begins", || ["SigBlk", "SigCgt"].iter().any(|set| has_signal(child.id(), set, Signal::SIGINT)));
     std::thread::sleep(Duration::from_secs(2));
     kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
     let end = crate::common::run::wait(&mut child, Instant::now() + PATIENCE).expect("it ends");

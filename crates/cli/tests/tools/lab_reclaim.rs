@@ -3,6 +3,7 @@
 
 use crate::common::HUGELIFT;
 use crate::common::browser::{Page, VIEWS, browser};
+use crate::common::run::{has_signal, until};
 use crate::skip;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -113,6 +114,7 @@ fn an_interrupted_run_reports_what_it_has() {
         .stderr(Stdio::piped())
         .spawn()
         .expect("it starts");
+    until("it begins", || ["SigBlk", "SigCgt"].iter().any(|set| has_signal(child.id(), set, Signal::SIGINT)));
     sleep(Duration::from_secs(2));
     kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).expect("it still runs");
     let out = child.wait_with_output().expect("it ends");

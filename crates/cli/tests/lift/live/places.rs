@@ -196,6 +196,8 @@ fn by_name_and_by_control_group() {
     let huge: u64 = segments(running.pid(), &program).iter().map(|piece| piece.thp).sum();
     assert_eq!((huge, &json["version"]), (0, &Value::from(1)));
     running.report();
+    // The group is removed when it is empty.
+    drop(running);
 
     for words in [["--name", "no-such-process-*"], ["--cgroup", "/no/such"], ["--unit", "no-such-unit"]] {
         let outcome = Cmd::new([HUGELIFT, "attach", "--whole"]).args(words).bare();

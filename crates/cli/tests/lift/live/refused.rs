@@ -108,7 +108,7 @@ fn a_zombie() {
         assert!(Instant::now() < deadline, "{}", stat());
         std::thread::sleep(Duration::from_millis(1));
     }
-    both_refuse(child.id(), &[]);
+    both_refuse(child.id(), &["has ended"]);
     child.wait().expect("wait");
 }
 
