@@ -43,6 +43,7 @@ use hugelift_core::proc_stat::Identity;
 use hugelift_core::service::acts::Act;
 use hugelift_core::service::matching::Facts;
 use hugelift_core::service::policy::Policy;
+use hugelift_core::service::verify::Program;
 use later::Later;
 use lifters::Lifters;
 use line::Line;
@@ -255,17 +256,19 @@ impl Machine {
     fn settle(&mut self, ended: Ended, now: u64) {
         let mut restored = Vec::new();
         if !self.verify.pays(&ended.program, now) {
-            // Also those that wait to be named again.
-            let its = |taken: &&Taken| {
-                taken.verify && self.verify.is_ours(taken.process) && taken.key == ended.program
-            };
-            let lifted: Vec<(Option<Wants>, Identity)> =
-                self.taken.values().filter(its).map(|taken| (taken.wants, taken.process)).collect();
+            let lifted = self.lifted(&ended.program);
             restored = lifted.iter().map(|(_, process)| *process).chain([ended.process]).collect();
             let wants: BTreeSet<Wants> = lifted.into_iter().filter_map(|(wants, _)| wants).collect();
             wants.into_iter().for_each(|wants| self.renew(wants, &restored));
         }
         self.restores.after(ended.child, ended.process, restored);
+    }
+
+    /// Returns the processes of a program that this service may have lifted, also those that wait to be named to a lifter again.
+    fn lifted(&self, program: &Program) -> Vec<(Option<Wants>, Identity)> {
+        let all = self.taken.values().filter(|taken| taken.verify && taken.key == *program);
+        let ours = all.filter(|taken| self.verify.is_ours(taken.process));
+        ours.map(|taken| (taken.wants, taken.process)).collect()
     }
 
     /// Takes processes from the lifter that has them. It is ended and started again, as it may be in the middle of a lift, and its
@@ -451,6 +454,21 @@ mod tests {
         assert!(!room(&with_roots, None));
         let roots = machine([taken(1, None, 999)]);
         assert!(room(&roots, None) && room(&roots, Some(1000)));
+    }
+
+    /// A lifter that is started again has none of them for a moment.
+    #[test]
+    fn issue_33_4_all_that_was_lifted_is_restored() {
+        let verified = |pid| Taken { verify: true, ..taken(pid, None, 1) };
+        let mut machine = machine([verified(1), verified(2), verified(3), taken(4, None, 1)]);
+        [1, 2, 4].into_iter().for_each(|pid| machine.verify.given((pid, 1)));
+        let key = machine.taken[&1].key.clone();
+        machine.taken.values_mut().for_each(|taken| taken.is_given = false);
+        let lifted =
+            |machine: &Machine| machine.lifted(&key).iter().map(|(_, (pid, _))| *pid).collect::<Vec<_>>();
+        assert_eq!(lifted(&machine), [1, 2]);
+        machine.ended((2, 1));
+        assert_eq!(lifted(&machine), [1]);
     }
 
     #[test]
