@@ -4,7 +4,6 @@
 //! It decides by itself when a lift is worth its cost. It is a process of its own, so that a crash of it changes neither the
 //! daemon nor a program. What it has lifted stays so when it ends.
 
-use crate::journal::{Level, log};
 use crate::machine::child::start;
 use crate::machine::line::{Line, parse};
 use crate::machine::wants::Wants;
@@ -17,13 +16,9 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
 
 /// The longest line that is taken: the report on one process.
 const LONGEST: usize = 16 << 20;
-/// How long one that was killed may take to end, and between two checks whether it has.
-const KILLED: Duration = Duration::from_secs(2);
-const CHECK: Duration = Duration::from_millis(10);
 /// Bytes that wait to be written at most: it reads them every second.
 const WAITING: usize = 1 << 20;
 
@@ -126,22 +121,14 @@ impl Lifter {
         Some(status.to_string())
     }
 
-    /// Ends it at once, and waits for its end. Between two system calls of a lift that harms nobody: what is half done is
-    /// undone by the next hugelift. Another process's memory may hold it up in the kernel, where no signal ends it: then a thread waits.
-    pub fn kill(mut self) {
+    /// Ends it at once.
+    pub fn kill(&mut self) {
         let _ = self.child.kill();
-        let until = Instant::now() + KILLED;
-        while matches!(self.child.try_wait(), Ok(None)) {
-            if Instant::now() >= until {
-                log(
-                    Level::Warning,
-                    &format!("the process {} that lifts does not end: the kernel holds it up", self.pid()),
-                );
-                std::thread::spawn(move || self.child.wait());
-                return;
-            }
-            std::thread::sleep(CHECK);
-        }
+    }
+
+    /// Waits for its end.
+    pub fn wait(mut self) {
+        let _ = self.child.wait();
     }
 }
 

@@ -22,6 +22,8 @@ const MOST: usize = 16;
 const MOST_OF_USERS: usize = MOST / 2;
 /// How long they may take to end after the daemon was asked to.
 const ENDING: Duration = Duration::from_secs(5);
+/// How long they may take after they were killed.
+const KILLED: Duration = Duration::from_secs(2);
 /// Between two checks whether they have.
 const CHECK: Duration = Duration::from_millis(10);
 
@@ -81,7 +83,7 @@ impl Slot {
             let pid = lifter.pid();
             let how = lifter.ended().unwrap_or_else(|| "its output was closed".into());
             // It may have closed its output and go on.
-            self.lifter.take().into_iter().for_each(Lifter::kill);
+            kill_all(self.lifter.take().into_iter().collect());
             self.fail(&format!("the process {pid} that lifts has ended ({how}); what it has lifted stays"));
         }
         lines
@@ -188,5 +190,24 @@ fn end_all(mut lifters: Vec<Lifter>) {
         });
         std::thread::sleep(CHECK);
     }
-    lifters.into_iter().for_each(Lifter::kill);
+    kill_all(lifters);
+}
+
+/// Ends lifters at once, and waits for their end. Between two system calls of a lift that harms nobody: what is half done is undone by the
+/// next hugelift. The memory of another process may hold one up in the kernel, where no signal ends it: then a thread waits.
+fn kill_all(mut lifters: Vec<Lifter>) {
+    lifters.iter_mut().for_each(Lifter::kill);
+    let deadline = Instant::now() + KILLED;
+    loop {
+        lifters.retain_mut(|lifter| lifter.ended().is_none());
+        if lifters.is_empty() || Instant::now() >= deadline {
+            break;
+        }
+        std::thread::sleep(CHECK);
+    }
+    for lifter in lifters {
+        let pid = lifter.pid();
+        log(Level::Warning, &format!("the process {pid} that lifts does not end: the kernel holds it up"));
+        std::thread::spawn(move || lifter.wait());
+    }
 }

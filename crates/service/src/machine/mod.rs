@@ -171,6 +171,10 @@ impl Machine {
         if self.taken.get(&process.0).is_some_and(|known| known.is_same(&one)) {
             return true;
         }
+        if self.taken.get(&process.0).is_some_and(|known| known.life != one.life) {
+            // Another program has other copies, if any.
+            self.verify.ended(process);
+        }
         self.forget(process.0);
         self.records.seen(&one);
         self.taken.insert(process.0, one);
@@ -236,6 +240,7 @@ impl Machine {
     fn verify_turn(&mut self) {
         let now = now();
         self.restores.turn();
+        self.restores.take_done().into_iter().for_each(|process| self.verify.restored(process));
         if let Some(ended) = self.verify.turn(now) {
             self.records.measured(self.taken.values(), &helpers(&self.lifters, &self.verify), &ended);
             self.settle(ended, now);
@@ -257,7 +262,11 @@ impl Machine {
         let mut restored = Vec::new();
         if !self.verify.pays(&ended.program, now) {
             let lifted = self.lifted(&ended.program);
-            restored = lifted.iter().map(|(_, process)| *process).chain([ended.process]).collect();
+            restored = lifted.iter().map(|(_, process)| *process).collect();
+            // The experiment may have been killed while it was lifted.
+            if !restored.contains(&ended.process) {
+                restored.push(ended.process);
+            }
             let wants: BTreeSet<Wants> = lifted.into_iter().filter_map(|(wants, _)| wants).collect();
             wants.into_iter().for_each(|wants| self.renew(wants, &restored));
         }

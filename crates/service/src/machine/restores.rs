@@ -2,21 +2,26 @@
 //! Restores processes: `hugelift restore`, a process of its own. Nobody waits for it but the end of the service.
 
 use super::child::start_to_the_end;
+use super::copies;
 use crate::journal::{Level, log};
 use hugelift_core::proc_stat::Identity;
 use hugelift_linux::proc::procfs::is_whole;
 use hugelift_linux::proc::turn::turn_of_change;
+use std::collections::BTreeSet;
 use std::io;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-/// Between two checks whether something has ended.
+/// Between two checks whether an experiment has ended, or a restoring.
 const CHECK: Duration = Duration::from_secs(1);
+const CHECK_RUNNING: Duration = Duration::from_millis(100);
 /// The same at the end of the service, which waits for it.
 const CHECK_AT_END: Duration = Duration::from_millis(10);
-/// The most that run at a time: a process that answers nothing must not hold up the others.
-const MOST: usize = 8;
-/// How often a process is tried that could not be restored, and how long it is left alone each time.
+/// The most that run at a time.
+const MOST: usize = 16;
+/// One that takes longer than this is not counted: its process answers nothing, and must not hold up the others.
+const SILENT: Duration = Duration::from_secs(30);
+/// How often a process is tried that could not be restored, and how long one is left alone that failed or is compared.
 const TRIES: u32 = 5;
 const AGAIN: Duration = Duration::from_secs(10);
 
@@ -25,12 +30,28 @@ const AGAIN: Duration = Duration::from_secs(10);
 pub struct Restores {
     /// Starts one.
     start: fn(u32) -> io::Result<Child>,
-    running: Vec<(Child, Due)>,
+    /// Returns the bytes of copies of a process; `None` if they cannot be read.
+    copies: fn(Identity) -> Option<u64>,
+    running: Vec<Running>,
     due: Vec<Due>,
     waiting: Vec<Waiting>,
     check_at: Instant,
+    /// How many may run at a time.
+    most: usize,
+    /// Those that have no copies any more, until they are taken.
+    done: Vec<Identity>,
     /// How many processes were restored.
     pub count: u64,
+}
+
+/// A restoring that has begun.
+#[derive(Debug)]
+struct Running {
+    child: Child,
+    due: Due,
+    began: Instant,
+    /// The process had copies.
+    had_copies: bool,
 }
 
 /// A process that is to be restored.
@@ -58,10 +79,13 @@ impl Restores {
     pub fn new() -> Restores {
         Restores {
             start: restore,
+            copies: copies::of,
             running: Vec::new(),
             due: Vec::new(),
             waiting: Vec::new(),
             check_at: Instant::now(),
+            most: MOST,
+            done: Vec::new(),
             count: 0,
         }
     }
@@ -79,26 +103,33 @@ impl Restores {
         if now < self.check_at {
             return;
         }
-        self.check_at = now + CHECK;
-        for (mut child, due) in std::mem::take(&mut self.running) {
-            match child.try_wait() {
-                Ok(None) => self.running.push((child, due)),
-                Ok(Some(status)) if status.success() => self.count += 1,
-                _ => self.failed(due, now),
+        for mut running in std::mem::take(&mut self.running) {
+            match running.child.try_wait() {
+                Ok(None) => self.running.push(running),
+                Ok(Some(status)) if status.success() => self.ended(running.due, running.had_copies, now),
+                _ => self.failed(running.due, now),
             }
         }
         for mut waiting in std::mem::take(&mut self.waiting) {
             match waiting.experiment.try_wait() {
                 Ok(None) => self.waiting.push(waiting),
                 _ => {
-                    let due = |process| Due { process, failures: 0, at: now };
-                    self.due.extend(waiting.restored.into_iter().map(due));
+                    let new: BTreeSet<Identity> = waiting.restored.into_iter().collect();
+                    let new = new.into_iter().filter(|process| !self.has(*process));
+                    let new: Vec<Due> = new.map(|process| Due { process, failures: 0, at: now }).collect();
+                    self.due.extend(new);
                 }
             }
         }
         for due in std::mem::take(&mut self.due) {
             self.begin(due, now);
         }
+        self.check_at = now + if self.answering() > 0 { CHECK_RUNNING } else { CHECK };
+    }
+
+    /// Returns how many run that may soon end.
+    fn answering(&self) -> usize {
+        self.running.iter().filter(|running| running.began.elapsed() < SILENT).count()
     }
 
     fn begin(&mut self, due: Due, now: Instant) {
@@ -106,17 +137,38 @@ impl Restores {
         if !is_whole(due.process) {
             return;
         }
-        // While a user compares it, nobody else changes it.
-        if now < due.at || self.running.len() >= MOST || turn_of_change(pid).is_none() {
+        if now < due.at || self.answering() >= self.most {
             return self.due.push(due);
         }
+        // While a user compares it, nobody else changes it.
+        if turn_of_change(pid).is_none() {
+            return self.due.push(Due { at: now + AGAIN, ..due });
+        }
+        let had_copies = (self.copies)(due.process) != Some(0);
         match (self.start)(pid) {
-            Ok(child) => self.running.push((child, due)),
+            Ok(child) => self.running.push(Running { child, due, began: now, had_copies }),
             Err(error) => {
                 log(Level::Warning, &format!("cannot start hugelift restore {pid}: {error}"));
                 self.failed(due, now);
             }
         }
+    }
+
+    /// Takes note of the end of a restoring. It says that it has succeeded also if a part of the copies stays.
+    fn ended(&mut self, due: Due, had_copies: bool, now: Instant) {
+        match (self.copies)(due.process) {
+            Some(0) => {
+                self.count += u64::from(had_copies);
+                self.done.push(due.process);
+            }
+            Some(_) => self.failed(due, now),
+            None => {}
+        }
+    }
+
+    /// Returns the processes that have no copies any more since the last call.
+    pub fn take_done(&mut self) -> Vec<Identity> {
+        std::mem::take(&mut self.done)
     }
 
     fn failed(&mut self, due: Due, now: Instant) {
@@ -138,20 +190,36 @@ impl Restores {
 
     /// Returns whether it is restored, or an experiment that has not ended may change it.
     pub fn is_changed(&self, process: Identity) -> bool {
-        let mut restored = self.due.iter().chain(self.running.iter().map(|(_, due)| due));
-        self.waiting.iter().any(|waiting| waiting.process == process)
-            || restored.any(|due| due.process == process)
+        let changes = |waiting: &Waiting| waiting.process == process || waiting.restored.contains(&process);
+        self.has(process) || self.waiting.iter().any(changes)
     }
 
-    /// Begins what is due, and waits until nothing runs any more, or until this time has come. Nobody waits for what cannot begin.
+    /// Returns whether it is restored, or is to be.
+    fn has(&self, process: Identity) -> bool {
+        let running = self.running.iter().map(|running| &running.due);
+        self.due.iter().chain(running).any(|due| due.process == process)
+    }
+
+    /// Begins all that is due, and waits until nothing runs any more, or until this time has come. What has begun goes on by itself
+    /// then. Nobody waits for what cannot begin.
     pub fn end(&mut self, deadline: Instant) {
+        self.most = usize::MAX;
         loop {
             self.check_at = Instant::now();
             self.turn();
-            if self.waiting.is_empty() && self.running.is_empty() || Instant::now() >= deadline {
-                return;
+            if self.waiting.is_empty() && self.answering() == 0 || Instant::now() >= deadline {
+                break;
             }
             std::thread::sleep(CHECK_AT_END);
+        }
+        for Due { process, .. } in &self.due {
+            log(
+                Level::Warning,
+                &format!(
+                    "process {0} stays lifted, and does not gain by it; try 'hugelift restore {0}'",
+                    process.0
+                ),
+            );
         }
     }
 
@@ -182,8 +250,14 @@ mod tests {
         Process::new(child.id()).stat().unwrap().identity()
     }
 
-    /// Makes turns until nothing waits and nothing runs.
+    /// Returns none, which would start this program.
+    fn of(program: fn(u32) -> io::Result<Child>) -> Restores {
+        Restores { start: program, copies: |_| Some(0), ..Restores::new() }
+    }
+
+    /// Makes turns until nothing waits and nothing runs. What was left alone for a time is due now.
     fn calm(restores: &mut Restores) {
+        restores.due.iter_mut().for_each(|due| due.at = Instant::now());
         restores.end(Instant::now() + Duration::from_secs(600));
         assert!(restores.waiting.is_empty() && restores.running.is_empty());
     }
@@ -206,36 +280,74 @@ mod tests {
 
     #[test]
     fn one_that_is_compared_waits_and_the_others_do_not() {
-        let restored = Restores { start: |_| Command::new("true").spawn(), ..Restores::new() };
+        let mut restores = of(|_| Command::new("true").spawn());
+        restores.copies = |_| None;
         let [mut one, mut other] = [cat(), cat()];
         let comparison = turn(one.id()).unwrap();
-        let mut restores = restored;
         let [first, second] = [&one, &other].map(identity);
         restores.after(Command::new("true").spawn().unwrap(), (1, 1), vec![first, second]);
         calm(&mut restores);
-        assert_eq!(
-            (restores.count, restores.is_changed(first), restores.is_changed(second)),
-            (1, true, false)
-        );
+        assert_eq!((restores.is_changed(first), restores.is_changed(second)), (true, false));
         drop(comparison);
+        restores.copies = |_| Some(0);
         calm(&mut restores);
-        assert_eq!((restores.count, restores.next()), (2, None));
+        assert_eq!((restores.count, restores.next(), restores.take_done()), (0, None, vec![first]));
         for child in [&mut one, &mut other] {
             child.kill().unwrap();
             child.wait().unwrap();
         }
     }
 
+    /// `hugelift restore` succeeds also if copies stay, as they differ from their file.
+    #[test]
+    fn what_stays_a_copy_was_not_restored() {
+        let mut restores = of(|_| Command::new("true").spawn());
+        restores.copies = |_| Some(1);
+        let mut process = cat();
+        let id = identity(&process);
+        restores.after(Command::new("true").spawn().unwrap(), (1, 1), vec![id, id]);
+        calm(&mut restores);
+        assert_eq!((restores.count, restores.due.len(), restores.due[0].failures), (0, 1, 1));
+        process.kill().unwrap();
+        process.wait().unwrap();
+    }
+
+    #[test]
+    fn those_that_answer_nothing_hold_up_nobody() {
+        let mut restores = of(|_| cat_that_stays());
+        restores.most = 1;
+        let mut all: Vec<Child> = (0..2).map(|_| cat()).collect();
+        let ids: Vec<Identity> = all.iter().map(identity).collect();
+        restores.after(Command::new("true").spawn().unwrap(), (1, 1), ids);
+        while restores.running.is_empty() {
+            restores.check_at = Instant::now();
+            restores.turn();
+        }
+        assert_eq!((restores.running.len(), restores.due.len()), (1, 1));
+        restores.running[0].began -= SILENT;
+        restores.check_at = Instant::now();
+        restores.turn();
+        assert_eq!((restores.running.len(), restores.due.len()), (2, 0));
+        all.extend(restores.running.into_iter().map(|running| running.child));
+        for mut child in all {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+
+    fn cat_that_stays() -> io::Result<Child> {
+        Command::new("sleep").arg("600").spawn()
+    }
+
     #[test]
     fn one_that_fails_is_tried_some_times() {
-        let mut restores = Restores { start: |_| Command::new("false").spawn(), ..Restores::new() };
+        let mut restores = of(|_| Command::new("false").spawn());
         let mut process = cat();
         let id = identity(&process);
         restores.after(Command::new("true").spawn().unwrap(), (1, 1), vec![id]);
         for failures in 1..TRIES {
             calm(&mut restores);
             assert_eq!(restores.due.iter().map(|due| due.failures).collect::<Vec<_>>(), [failures]);
-            restores.due[0].at = Instant::now();
         }
         calm(&mut restores);
         assert_eq!((restores.count, restores.next()), (0, None));

@@ -13,8 +13,9 @@ use hugelift_core::service::verify::{Advice, Program, Settings, Verdict, Verifie
 use hugelift_ledger::entry;
 use hugelift_ledger::reader::Found;
 use hugelift_linux::proc::clock::ticks_per_second;
-use hugelift_linux::proc::procfs::{Process, is_whole};
+use hugelift_linux::proc::procfs::{Process, is_alive, is_whole};
 use hugelift_linux::proc::turn::turn_of_change;
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::Child;
@@ -24,6 +25,10 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_secs(5);
 /// A process that has used less CPU time, in seconds, has nothing to gain yet.
 const LEAST: u64 = 1;
+/// How many are looked at in one turn.
+const CANDIDATES: usize = 8;
+/// From so many on, those that were lifted are checked whether they live.
+const KEPT: usize = 10_000;
 
 /// What is verified.
 #[derive(Debug)]
@@ -89,6 +94,15 @@ impl Verify {
     /// Takes note that a process is named to a lifter.
     pub fn given(&mut self, process: Identity) {
         self.ours.insert(process);
+        // The end of a process may not be seen.
+        if self.ours.len() > KEPT {
+            self.ours.retain(|process| is_alive(*process));
+        }
+    }
+
+    /// Takes note that a process has no copies of this service any more.
+    pub fn restored(&mut self, process: Identity) {
+        self.ours.remove(&process);
     }
 
     /// Returns whether the copies of a process are of this service.
@@ -129,29 +143,28 @@ impl Verify {
         let used = waits.filter_map(|one| {
             let stat = Process::new(one.process.0).stat().ok()?;
             let order = (one.of_user.is_none(), one.unit.is_some(), stat.cpu);
-            (stat.identity() == one.process).then_some((order, one))
+            stat.is_whole(one.process).then_some((order, one))
         });
         let least = LEAST * ticks_per_second();
-        // One that a user compares just now may have copies for as long.
-        let is_free = |pid: u32| turn_of_change(pid).is_some();
-        let used = used.filter(|((.., cpu), one)| *cpu >= least && is_free(one.process.0));
-        let (_, one) = used.max_by_key(|(order, _)| *order)?;
-        match copies::of(one.process) {
-            Some(0) => Some(one),
-            Some(_) if self.ours.contains(&one.process) => Some(one),
-            Some(_) => {
-                log(
-                    Level::Info,
-                    &format!(
-                        "{} ({}) is lifted by another hugelift: it is left as it is",
-                        one.program, one.process.0
-                    ),
-                );
-                self.others.insert(one.process);
-                None
+        let mut used: Vec<_> = used.filter(|((.., cpu), _)| *cpu >= least).collect();
+        used.sort_unstable_by_key(|(order, _)| Reverse(*order));
+        for (_, one) in used.into_iter().take(CANDIDATES) {
+            // One that a user compares just now may have copies for as long.
+            let Some(_turn) = turn_of_change(one.process.0) else { continue };
+            match copies::of(one.process) {
+                Some(0) => return Some(one),
+                Some(_) if self.ours.contains(&one.process) => return Some(one),
+                Some(_) => {
+                    let (program, pid) = (&one.program, one.process.0);
+                    let line =
+                        format!("{program} ({pid}) is lifted by another hugelift: it is left as it is");
+                    log(Level::Info, &line);
+                    self.others.insert(one.process);
+                }
+                None => {}
             }
-            None => None,
         }
+        None
     }
 
     /// Forgets a process that has ended.
