@@ -202,21 +202,18 @@ struct Turn {
 
 /// Returns the chosen processes. Which they are is settled before the first one is sampled or changed, which may take a while.
 fn processes(select: &SelectArgs, is_dry_run: bool) -> Result<Vec<Turn>, Failure> {
-    let turn = |pid| {
-        Turn {
-        one: Chosen::now(pid),
-        change: match is_dry_run {
-            true => Ok(None),
-            false => turn_of_change(pid).map(Some).ok_or_else(|| {
-                format!(
-                    "another hugelift compares it just now; end that (fuser -v /proc/{pid}/maps names it), or try again \
-                     later"
-                )
-            }),
-        },
-    }
+    let turn = |pid| match is_dry_run {
+        true => Ok(None),
+        false => turn_of_change(pid).map(Some).ok_or_else(|| is_compared(pid)),
     };
+    let turn = |pid| Turn { one: Chosen::now(pid), change: turn(pid) };
     Ok(select.processes()?.into_iter().map(turn).collect())
+}
+
+fn is_compared(pid: u32) -> String {
+    format!(
+        "another hugelift compares it just now; end that (fuser -v /proc/{pid}/maps names it), or try again later"
+    )
 }
 
 /// How the files that processes have mapped are treated.

@@ -68,7 +68,8 @@ impl SettingFile {
         })
     }
 
-    fn change(self, value: &str) -> Result<Setting> {
+    /// Changes the value to the one that `value` makes of it.
+    fn change(self, value: impl FnOnce(&str) -> Result<String>) -> Result<Setting> {
         let path = self.path.as_path();
         let file = fs::File::open(path).with_context(|| format!("cannot read {}", path.escaped()))?;
         let text = self.value()?;
@@ -81,6 +82,7 @@ impl SettingFile {
         })?;
         // Another experiment may have put it back before we got the lock.
         let before = self.value()?;
+        let value = value(&before)?;
         // In its own process group ctrl-C does not reach the shell.
         let restorer = Command::new("sh")
             .args(["-c", RESTORE, "sh", &before])
@@ -97,7 +99,7 @@ impl SettingFile {
         let path = &setting.file.path;
         let mut pipe = setting.restorer.stdin.as_ref().context("sh has no pipe")?;
         pipe.write_all(b"begun\n").context("cannot tell sh that the setting changes")?;
-        write(path, value)
+        write(path, &value)
             .with_context(|| format!("cannot write {value} to {}; only root may", path.escaped()))?;
         // The shell compares with the whole line, which for other settings than pools has all choices.
         let made = match setting.file.surplus {
@@ -117,7 +119,7 @@ impl Setting {
     /// The setting is then unchanged.
     pub fn change(path: impl AsRef<Path>, value: &str) -> Result<Setting> {
         let path = path.as_ref().to_path_buf();
-        SettingFile { path, surplus: None }.change(value)
+        SettingFile { path, surplus: None }.change(|_| Ok(value.to_string()))
     }
 
     /// Sets the persistent pages of the pool whose folder in `/sys/kernel/mm/hugepages` is `folder`. The pool
@@ -127,7 +129,27 @@ impl Setting {
     /// As [`Setting::change`].
     pub fn pool(folder: &Path, pages: u64) -> Result<Setting> {
         let (path, surplus) = (folder.join("nr_hugepages"), folder.join("surplus_hugepages"));
-        SettingFile { path, surplus: Some(surplus) }.change(&pages.to_string())
+        SettingFile { path, surplus: Some(surplus) }.change(|_| Ok(pages.to_string()))
+    }
+
+    /// Adds persistent pages to such a pool.
+    ///
+    /// # Errors
+    /// As [`Setting::change`]; also if the pool gets fewer pages than were asked for. It then has its old size again.
+    pub fn grow_pool(folder: &Path, pages: u64) -> Result<Setting> {
+        let (path, surplus) = (folder.join("nr_hugepages"), folder.join("surplus_hugepages"));
+        let mut want = 0;
+        let grown = SettingFile { path, surplus: Some(surplus) }.change(|before| {
+            want = before.parse::<u64>().with_context(|| format!("'{before}' pages"))? + pages;
+            Ok(want.to_string())
+        })?;
+        let got = grown.file.value()?;
+        ensure!(
+            got.parse::<u64>().is_ok_and(|got| got >= want),
+            "{} is {got} instead of {want}: echo 1 > /proc/sys/vm/compact_memory",
+            grown.file.path.escaped()
+        );
+        Ok(grown)
     }
 
     /// Puts the old value back now.
@@ -229,6 +251,23 @@ mod tests {
             drop(setting);
             assert_eq!(pages(), "10\n", "{before} {after}");
         }
+    }
+
+    #[test]
+    fn a_pool_grows_by_what_is_asked_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let plant = |name: &str, value: u64| fs::write(dir.path().join(name), format!("{value}\n")).unwrap();
+        plant("nr_hugepages", 13);
+        plant("surplus_hugepages", 0);
+        let setting = Setting::grow_pool(dir.path(), 7).unwrap();
+        let pages = || fs::read_to_string(dir.path().join("nr_hugepages")).unwrap();
+        assert_eq!((setting.before.as_str(), pages().as_str()), ("13", "20\n"));
+        drop(setting);
+        assert_eq!(pages(), "13\n");
+        // The kernel counts the surplus pages as well: of these 20 there would be too few.
+        plant("surplus_hugepages", 3);
+        let error = format!("{:#}", Setting::grow_pool(dir.path(), 7).unwrap_err());
+        assert!(error.contains("is 14 instead of 17") && error.contains("compact_memory"), "{error}");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use globset::GlobSet;
 use hugelift_core::policy::matcher;
 use hugelift_core::printable::Escape;
 use hugelift_linux::proc::procfs::Process;
-use hugelift_linux::proc::shared_memory::shares_memory;
+use hugelift_linux::proc::shared_memory::is_part_of_its_parent;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fmt;
@@ -117,7 +117,8 @@ impl Choice {
             Choice::Group(path) => of_group(path),
             Choice::Unit(name) => of_unit(name),
         };
-        found.intersection(candidates).copied().filter(|pid| !is_part_of_its_parent(*pid)).collect()
+        let is_part = |pid: &u32| Process::new(*pid).stat().is_ok_and(|stat| is_part_of_its_parent(&stat));
+        found.intersection(candidates).copied().filter(|pid| !is_part(pid)).collect()
     }
 }
 
@@ -140,10 +141,6 @@ impl fmt::Display for Choice {
             Choice::Unit(name) => write!(f, "--unit {}", OsStr::new(name).escaped()),
         }
     }
-}
-
-fn is_part_of_its_parent(pid: u32) -> bool {
-    Process::new(pid).stat().is_ok_and(|stat| shares_memory(pid, stat.parent) == Ok(true))
 }
 
 /// Returns whether the name of a process, or the file name of its program, matches.

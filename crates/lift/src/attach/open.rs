@@ -15,7 +15,7 @@ use hugelift_inject::ptrace::{self, Tid};
 use hugelift_linux::held_signals::HeldSignals;
 use hugelift_linux::machine::{frozen_group_of, yama};
 use hugelift_linux::proc::procfs::{Process, Status};
-use hugelift_linux::proc::shared_memory::shares_memory;
+use hugelift_linux::proc::shared_memory::is_part_of_its_parent;
 use hugelift_linux::proc::snapshot;
 use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::geteuid;
@@ -67,7 +67,7 @@ fn refuse(pid: u32, status: &Status) -> Result<(), String> {
             return Err("it has ended, and its parent has not yet waited for it".into());
         }
         // A change of its memory would be one of its parent's, whose lock is another.
-        if shares_memory(pid, stat.parent) == Ok(true) {
+        if is_part_of_its_parent(&stat) {
             return Err(format!(
                 "it has the memory of its parent, process {}, as after vfork(2); choose that one",
                 stat.parent

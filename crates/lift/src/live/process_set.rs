@@ -24,7 +24,7 @@ use hugelift_core::worth::{Account, CHECK};
 use hugelift_linux::proc::clock::of_ticks;
 use hugelift_linux::proc::loadavg::LoadAvg;
 use hugelift_linux::proc::procfs::{Process, help_with_executable};
-use hugelift_linux::proc::shared_memory::shares_memory;
+use hugelift_linux::proc::shared_memory::is_part_of_its_parent;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -478,9 +478,7 @@ impl ProcessSet {
         member.told.is_unclear = true;
         member.refusals = member.refusals.saturating_add(1);
         // A child of vfork(2) is no process of its own yet.
-        let is_there = |stat: Stat| {
-            !stat.has_ended() && !stat.is_exiting() && shares_memory(pid, stat.parent) != Ok(true)
-        };
+        let is_there = |stat: Stat| !stat.has_ended() && !stat.is_exiting() && !is_part_of_its_parent(&stat);
         member.refusals == 1 && Process::new(pid).stat().is_ok_and(is_there)
     }
 

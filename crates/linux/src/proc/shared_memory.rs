@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Whether two processes have one memory, as a child of vfork(2) has that of its parent until it executes a program.
 
+use hugelift_core::proc_stat::Stat;
 use nix::errno::Errno;
+
+/// Returns whether a process has the memory of its parent, as after vfork(2). Where this kernel cannot tell, it has not.
+pub fn is_part_of_its_parent(stat: &Stat) -> bool {
+    shares_memory(stat.pid, stat.parent) == Ok(true)
+}
 
 /// Returns whether two processes have one address space (kcmp(2)). One that may not be asked about is another user's: sharing the
 /// memory, it would have made the other untraceable as well.
