@@ -17,6 +17,8 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
 
 /// Starts a watch with anonymous copies. Each lift is worth it, so that no time passes.
 fn watch(command: &str, pressure: &Path, pid: u32, socket: Option<&Path>) -> Running {
@@ -137,6 +139,18 @@ fn issue_31_4_a_program_that_becomes_another_one_while_memory_is_short() {
     ends_well(victim, watch);
 }
 
+/// Waits for the end of a process. Returns whether it has come.
+fn ends(pid: u32) -> bool {
+    let deadline = Instant::now() + PATIENCE;
+    while Process::new(pid).stat().is_ok_and(|stat| !stat.has_ended()) {
+        if Instant::now() > deadline {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    true
+}
+
 /// The program ends while its copies are given back, or the watcher is killed then: at some of the steps.
 #[test]
 fn issue_31_4_an_end_while_copies_are_given_back() {
@@ -157,7 +171,15 @@ fn issue_31_4_an_end_while_copies_are_given_back() {
             ended.store(pid.cast_signed(), Ordering::Release);
             left.store(step, Ordering::Release);
             pressure.set("12.40");
-            until("it is killed", || Process::new(pid).stat().map_or(true, |stat| stat.has_ended()));
+            if !ends(pid) {
+                let lines = |lines: &Receiver<String>| lines.try_iter().collect::<Vec<_>>();
+                let left = left.load(Ordering::Acquire);
+                panic!(
+                    "{pid} is not killed at step {step}, {left} to go: {:?} {:?}",
+                    lines(&watch.out),
+                    lines(&watch.err)
+                );
+            }
             watch
         });
         if ends_victim {
