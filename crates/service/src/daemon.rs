@@ -30,7 +30,7 @@ use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// A round starts when nothing has changed for this long, because a package is unpacked file by file.
 const SETTLE_TIME: Duration = Duration::from_secs(1);
@@ -70,10 +70,12 @@ pub fn run(source: Source, socket: Option<&Path>, ledger: Option<PathBuf>) -> Re
     raise_file_limit();
     let machine = MachineThread::start(settings.policy.clone(), memory(), ledger, source.pods.clone())?;
     let (folders, changes) = watch::start()?;
+    let started = SystemTime::now();
     let mut daemon = Daemon {
+        started,
         group: settings.keep.group.clone(),
         machine,
-        publisher: Some(Publisher::start(&settings.policy.metrics)),
+        publisher: Some(Publisher::start(&settings.policy.metrics, started)),
         status: None,
         observed: BTreeSet::new(),
         is_behind: false,
@@ -100,6 +102,8 @@ pub fn run(source: Source, socket: Option<&Path>, ledger: Option<PathBuf>) -> Re
 }
 
 struct Daemon {
+    /// When it was started.
+    started: SystemTime,
     /// The processes of the machine.
     machine: MachineThread,
     /// `None` while it is started again.
@@ -269,7 +273,7 @@ impl Daemon {
         if let Some(Settings { policy, .. }) = done.settings {
             // The old one listens at the same places, perhaps.
             self.publisher = None;
-            self.publisher = Some(Publisher::start(&policy.metrics));
+            self.publisher = Some(Publisher::start(&policy.metrics, self.started));
             self.machine.obey(policy, memory());
         }
         let Some(watched) = done.watched else { return };

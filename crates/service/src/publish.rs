@@ -31,8 +31,9 @@ pub struct Publisher {
 }
 
 impl Publisher {
-    /// Listens where the policy says. What cannot be offered is a line in the log: the daemon works without it.
-    pub fn start(metrics: &Metrics) -> Publisher {
+    /// Listens where the policy says, for a daemon that was started at this time. What cannot be offered is a line in the log: the
+    /// daemon works without it.
+    pub fn start(metrics: &Metrics, started: SystemTime) -> Publisher {
         let mut server = Server::default();
         let warn = |why: String| log(Level::Warning, &format!("{why}; the metrics are not offered there"));
         if let Some(Err(why)) = metrics.socket.as_ref().map(|path| server.listen_at(path)) {
@@ -49,14 +50,7 @@ impl Publisher {
             }
         };
         let is_used = *metrics != Metrics::default();
-        Publisher {
-            server,
-            textfile,
-            started: SystemTime::now(),
-            next: Instant::now(),
-            is_used,
-            failed: None,
-        }
+        Publisher { server, textfile, started, next: Instant::now(), is_used, failed: None }
     }
 
     /// Returns when figures are collected again; `None` if nobody is to see them.

@@ -20,7 +20,7 @@ const LONGEST: Duration = Duration::from_secs(300);
 const MOST: usize = 16;
 /// The most that are of one ordinary user each: users must not take the lifters of the services.
 const MOST_OF_USERS: usize = MOST / 2;
-/// How long they may take to end after the daemon was asked to.
+/// How long they may take to end.
 const ENDING: Duration = Duration::from_secs(5);
 /// How long they may take after they were killed.
 const KILLED: Duration = Duration::from_secs(2);
@@ -31,6 +31,17 @@ const CHECK: Duration = Duration::from_millis(10);
 #[derive(Debug, Default)]
 pub struct Lifters {
     all: BTreeMap<Wants, Slot>,
+}
+
+/// What came of naming a process to a lifter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Given {
+    /// It was named.
+    Yes,
+    /// Its lifter has ended or is busy: it is named later.
+    Later,
+    /// As many lifters run as may, and each does something else.
+    NoLifter,
 }
 
 /// One lifter, or the time of its next start.
@@ -91,17 +102,18 @@ impl Slot {
 }
 
 impl Lifters {
-    /// Names a process to the lifter that does this. Returns whether it was named; if not, it is tried again later.
-    pub fn give(&mut self, wants: Wants, process: Identity) -> bool {
+    /// Names a process to the lifter that does this. One that was not named is tried again later.
+    pub fn give(&mut self, wants: Wants, process: Identity) -> Given {
         if !self.all.contains_key(&wants) && !self.has_room(wants) {
-            return false;
+            return Given::NoLifter;
         }
         let slot = self.all.entry(wants).or_insert_with(Slot::new);
         // One that has ended is started again by `restart` alone, which says whose processes have to be named again.
         if slot.failures == 0 {
             slot.start(&wants);
         }
-        slot.lifter.as_mut().is_some_and(|lifter| lifter.give(process))
+        let is_named = slot.lifter.as_mut().is_some_and(|lifter| lifter.give(process));
+        if is_named { Given::Yes } else { Given::Later }
     }
 
     fn has_room(&self, wants: Wants) -> bool {
@@ -167,11 +179,6 @@ impl Lifters {
         self.all.values().filter_map(|slot| Some(slot.lifter.as_ref()?.pid())).collect()
     }
 
-    /// Asks all to end, before [`Lifters::end`] waits for them.
-    pub fn stop(&self) {
-        self.all.values().filter_map(|slot| slot.lifter.as_ref()).for_each(Lifter::stop);
-    }
-
     /// Ends all, and waits for them. What they have lifted stays so.
     pub fn end(&mut self) {
         let slots = std::mem::take(&mut self.all).into_values();
@@ -209,5 +216,28 @@ fn kill_all(mut lifters: Vec<Lifter>) {
         let pid = lifter.pid();
         log(Level::Warning, &format!("the process {pid} that lifts does not end: the kernel holds it up"));
         std::thread::spawn(move || lifter.wait());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hugelift_core::service::acts::Act;
+
+    #[test]
+    fn no_more_run_than_may_and_that_is_told() {
+        let of = |budget: usize, user| {
+            Wants::new([Act::Code].into_iter().collect(), Some(budget as u64), u64::MAX)
+                .unwrap()
+                .of_user(user)
+        };
+        // Those that have ended and wait for their next start: none is started here.
+        let ended = || Slot { failures: 1, again: Instant::now() + LONGEST, ..Slot::new() };
+        let mut lifters = Lifters { all: (0..MOST_OF_USERS).map(|n| (of(n, Some(1000)), ended())).collect() };
+        assert_eq!(lifters.give(of(MOST, Some(1000)), (1, 1)), Given::NoLifter);
+        assert_eq!(lifters.give(of(0, Some(1000)), (1, 1)), Given::Later);
+        lifters.all.extend((MOST_OF_USERS..MOST).map(|n| (of(n, None), ended())));
+        assert_eq!(lifters.give(of(MOST, None), (1, 1)), Given::NoLifter);
+        assert_eq!(lifters.give(of(MOST_OF_USERS, None), (1, 1)), Given::Later);
     }
 }

@@ -45,7 +45,7 @@ use hugelift_core::service::matching::Facts;
 use hugelift_core::service::policy::Policy;
 use hugelift_core::service::verify::Program;
 use later::Later;
-use lifters::Lifters;
+use lifters::{Given, Lifters};
 use line::Line;
 use memory::Memory;
 use nix::poll::{PollFd, PollFlags};
@@ -63,8 +63,8 @@ use wants::{SHARE_OF_USER, Wants};
 const LEAST: u64 = 2 << 20;
 /// The most processes that are taken at the same time.
 const MOST: usize = 4096;
-/// How long an experiment may take to restore its process when the service ends or has another policy.
-const ENDING: Duration = Duration::from_secs(10);
+/// How long an experiment may take to restore its process when the service ends or has another policy, and all other ends.
+pub const ENDING: Duration = Duration::from_secs(10);
 
 /// The processes that the policy takes.
 #[derive(Debug)]
@@ -227,10 +227,13 @@ impl Machine {
         };
         let mut named = Vec::new();
         for taken in self.taken.values_mut().filter(may) {
-            let given = taken.wants.map(|wants| self.lifters.give(wants, taken.process));
-            taken.is_given = given.unwrap_or(false);
-            if taken.is_given {
-                named.push(taken.process);
+            match taken.wants.map(|wants| self.lifters.give(wants, taken.process)) {
+                Some(Given::Yes) => {
+                    taken.begin();
+                    named.push(taken.process);
+                }
+                Some(Given::NoLifter) => taken.wait_for_lifter(),
+                Some(Given::Later) | None => {}
             }
         }
         named.into_iter().for_each(|process| self.verify.given(process));
@@ -413,15 +416,15 @@ impl Machine {
         self.lifters.fds().chain(experiment)
     }
 
-    /// Ends the lifters, and waits for them and for what is being restored at most some seconds. What is lifted stays so.
+    /// Ends the lifters, and waits for them and for what is being restored, [`ENDING`] at most. What is lifted stays so.
     pub fn end(&mut self) {
         let deadline = Instant::now() + ENDING;
-        // They end meanwhile.
-        self.lifters.stop();
+        // It restores its process while the lifters end.
+        self.verify.experiment().into_iter().for_each(Experiment::stop);
+        self.lifters.end();
         let _ = self.verify.end(deadline, now());
         self.records.end(self.taken.values(), &helpers(&self.lifters, &self.verify));
         self.restores.end(deadline);
-        self.lifters.end();
     }
 }
 

@@ -14,6 +14,10 @@ use hugelift_core::service::unit::system_unit;
 use hugelift_core::service::verify::Program;
 use hugelift_core::snapshot::Part;
 
+/// Said of a process that no lifter is left for. It has no digits, so that the metrics name it (`refusals`).
+const NO_LIFTER: &str = "it waits: too many rules differ in what they 'do', in 'budget' or in 'per_node', or processes of too many users are \
+                         lifted; rules with the same values count once";
+
 /// A process that the policy takes.
 #[derive(Clone, Debug)]
 pub struct Taken {
@@ -80,6 +84,17 @@ impl Taken {
             && (self.acts, self.verify) == (other.acts, other.verify)
     }
 
+    /// Takes note that it was named to a lifter.
+    pub fn begin(&mut self) {
+        self.is_given = true;
+        self.refusal.take_if(|why| *why == Untrusted::from(NO_LIFTER));
+    }
+
+    /// Takes note that there is no lifter for it.
+    pub fn wait_for_lifter(&mut self) {
+        self.refusal.get_or_insert_with(|| NO_LIFTER.into());
+    }
+
     /// Returns the bytes of all its parts on huge pages.
     pub fn bytes(&self) -> u64 {
         self.huge.values().sum()
@@ -131,6 +146,23 @@ mod tests {
                 refusal: None,
             }
         }
+    }
+
+    #[test]
+    fn one_that_waits_for_a_lifter_says_so_until_it_is_named_to_one() {
+        let mut taken = Taken::example((7, 1));
+        taken.wait_for_lifter();
+        let why = taken.refusal.clone().unwrap().to_string();
+        assert!(
+            why.starts_with("it waits: ") && !why.contains(|c: char| c.is_ascii_digit() || c == '/'),
+            "{why}"
+        );
+        taken.begin();
+        assert_eq!((taken.is_given, &taken.refusal), (true, &None));
+        taken.refusal = Some("no".into());
+        taken.wait_for_lifter();
+        taken.begin();
+        assert_eq!(taken.refusal, Some("no".into()));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 
 use super::watched::{Seen, Watched};
 use crate::journal::{Level, log};
+use crate::machine;
 use hugelift_core::service::policy::Policy;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -17,8 +18,9 @@ use std::time::{Duration, Instant};
 
 /// Between two reports of what was seen.
 const REPORT: Duration = Duration::from_secs(1);
-/// How long the daemon waits at its end: the lifters end, and what they have lifted stays.
-const ENDING: Duration = Duration::from_secs(16);
+/// How long the daemon waits at its end: the lifters end, and what they have lifted stays. The thread may be in the middle of
+/// something.
+const ENDING: Duration = machine::ENDING.saturating_add(Duration::from_secs(2));
 /// Between two checks whether it has ended.
 const CHECK: Duration = Duration::from_millis(10);
 
