@@ -4,15 +4,20 @@
 
 use super::*;
 use hugelift_linux::proc::procfs::Process;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 const MB2: u64 = 2 << 20;
 
 /// Maps `len` bytes of anonymous memory with `prot`, filled with `byte`, aligned to 2 MB. Inaccessible memory lies
-/// around it, so that the kernel joins it with no neighbour.
+/// around it, so that the kernel joins it with no neighbour. It lies where no other thread's mapping goes, not even into a hole
+/// that a test makes in it.
 fn memory(len: u64, prot: Prot, byte: u8) -> Range {
-    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
-    let whole = syscall(libc::SYS_mmap, [0, len + 3 * MB2, 0, flags, u64::MAX, 0]) as u64;
+    static NEXT: AtomicU64 = AtomicU64::new(1 << 37);
+    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE) as u64;
+    let at = NEXT.fetch_add(len + 3 * MB2, Ordering::Relaxed);
+    let whole = syscall(libc::SYS_mmap, [at, len + 3 * MB2, 0, flags, u64::MAX, 0]) as u64;
+    assert_eq!(whole, at);
     let start = (whole + 1).next_multiple_of(MB2);
     syscall(libc::SYS_mprotect, [start, len, prot_bits(Prot::RW), 0, 0, 0]);
     // SAFETY: the bytes lie in the mapping made above, which is writable.
