@@ -25,6 +25,10 @@ const AFTER_FAILURE: u64 = 24 * 3600;
 /// The most programs of which a result is remembered. Beyond it the ones that end first are forgotten.
 const MOST: usize = 10_000;
 
+/// No service has ended an experiment before this time, the start of 2026: an earlier clock has not been set yet, as where a
+/// machine has no clock of its own.
+const FIRST: u64 = 1_767_225_600;
+
 /// A program in a unit. What is found out about it holds for all its processes.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Program {
@@ -111,9 +115,9 @@ impl Verifier {
     }
 
     /// Takes a result of an earlier service, which has ended its experiment `at`. A time that lies further in the future than
-    /// the settings allow is cut: the clock was wrong, or `again` was longer.
+    /// the settings allow is cut: the clock was wrong, or `again` was longer. A clock that has not been set yet says nothing of that.
     pub fn remember(&mut self, program: Program, verdict: Verdict, at: u64, until: u64, now: u64) {
-        let until = until.min(now.saturating_add(self.holds(verdict)));
+        let until = if now < FIRST { until } else { until.min(now.saturating_add(self.holds(verdict))) };
         self.next = self.next.max(at.min(now).saturating_add(self.settings.pause));
         self.learn(program, verdict, until);
     }

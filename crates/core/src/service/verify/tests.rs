@@ -85,9 +85,23 @@ fn issue_33_4_what_pays_is_lifted_and_what_does_not_is_left_for_a_month() {
     assert_eq!([0, 24 * 3600].map(|after| verifier.advise(&a, late + after)), [Advice::Lift, Advice::Wait]);
     // A later service knows it, and goes on with the pause. A clock that was wrong blocks nothing for longer than a month.
     let mut next = Verifier::new(Settings::default());
-    next.remember(a.clone(), Verdict::Pays, 1 << 40, 1 << 50, 1000);
-    assert_eq!([1000, 1000 + month].map(|now| next.advise(&a, now)), [Advice::Lift, Advice::Wait]);
-    assert!(!next.may_begin(1000 + 3599) && next.may_begin(1000 + 3600));
+    next.remember(a.clone(), Verdict::Pays, 1 << 40, 1 << 50, FIRST);
+    assert_eq!([FIRST, FIRST + month].map(|now| next.advise(&a, now)), [Advice::Lift, Advice::Wait]);
+    assert!(!next.may_begin(FIRST + 3599) && next.may_begin(FIRST + 3600));
+}
+
+/// At the start of a machine without a clock of its own it is 1970 until the network says otherwise.
+#[test]
+fn a_clock_that_is_not_set_yet_takes_no_result_away() {
+    let a = program(1);
+    let mut verifier = Verifier::new(Settings::default());
+    let month = verifier.settings.again;
+    verifier.remember(a.clone(), Verdict::Pays, FIRST, FIRST + month, 60);
+    assert_eq!(
+        [61, FIRST + month - 1, FIRST + month].map(|now| verifier.advise(&a, now)),
+        [Advice::Lift, Advice::Lift, Advice::Wait]
+    );
+    assert!(!verifier.may_begin(61) && verifier.may_begin(FIRST));
 }
 
 /// What happens to a verifier.
