@@ -4,6 +4,7 @@
 use crate::addr::Range;
 use crate::maps::{Mapping, Prot};
 use crate::snapshot::{Extent, Object, Part, Snapshot};
+use serde::{Deserialize, Serialize};
 
 /// A copy that lies where a program's file was mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,6 +19,17 @@ pub struct Replaced {
     pub prot: Prot,
     /// The offset in the object's file of the bytes that were mapped here.
     pub offset: u64,
+}
+
+/// What of the copies of a process became pages of their files again.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Restored {
+    /// Bytes of text and read-only data that were copies.
+    pub copied_bytes: u64,
+    /// Bytes of these that are pages of their files again.
+    pub restored_bytes: u64,
+    /// Bytes of these that stay because the copy differs from its file, as a breakpoint makes it.
+    pub differing_bytes: u64,
 }
 
 impl Replaced {

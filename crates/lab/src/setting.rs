@@ -146,8 +146,8 @@ impl Setting {
         let got = grown.file.value()?;
         ensure!(
             got.parse::<u64>().is_ok_and(|got| got >= want),
-            "{} is {got} instead of {want}: echo 1 > /proc/sys/vm/compact_memory",
-            grown.file.path.escaped()
+            "the pool of {} has {got} pages beside its surplus instead of {want}: echo 1 > /proc/sys/vm/compact_memory",
+            folder.escaped()
         );
         Ok(grown)
     }
@@ -267,7 +267,11 @@ mod tests {
         // The kernel counts the surplus pages as well: of these 20 there would be too few.
         plant("surplus_hugepages", 3);
         let error = format!("{:#}", Setting::grow_pool(dir.path(), 7).unwrap_err());
-        assert!(error.contains("is 14 instead of 17") && error.contains("compact_memory"), "{error}");
+        assert!(
+            error.contains(" has 14 pages beside its surplus instead of 17")
+                && error.contains("compact_memory"),
+            "{error}"
+        );
     }
 
     #[test]

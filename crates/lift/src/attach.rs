@@ -37,11 +37,11 @@ use hugelift_core::collapse::Budget;
 use hugelift_core::heat::follow::Code;
 use hugelift_core::plan::plan;
 use hugelift_core::policy::{Backing, Copies, Policy, SpanChoice};
-use hugelift_core::restore::replaced;
+use hugelift_core::restore::{Restored, replaced};
 use hugelift_core::snapshot::{Part, Snapshot};
 use hugelift_core::target::Target as _;
 use hugelift_inject::live::{LIFTS_DATA, Left, Stops};
-use hugelift_inject::restore::restore as restore_copies;
+use hugelift_inject::restore::{NotRestored, restore as restore_copies};
 use hugelift_linux::proc::pagemap;
 use hugelift_linux::proc::procfs::Process;
 use hugelift_linux::proc::snapshot;
@@ -244,19 +244,24 @@ fn restore_reached(chosen: Chosen, seccomp: Seccomp) -> Result<Change, String> {
             Ok((results, live.stops(), complaints))
         })?,
     };
-    let mut restored = 0;
+    let total = copies.iter().map(|copy| copy.range.len()).sum();
+    let mut restored = Restored { copied_bytes: total, ..Restored::default() };
     for (copy, result) in copies.iter().zip(&results) {
         match result {
-            Ok(()) => restored += copy.range.len(),
-            Err(why) => complaints.push(not_restored(&before, copy, &why.to_string())),
+            Ok(()) => restored.restored_bytes += copy.range.len(),
+            Err(why) => {
+                if matches!(why, NotRestored::Differs { .. }) {
+                    restored.differing_bytes += copy.range.len();
+                }
+                complaints.push(not_restored(&before, copy, &why.to_string()));
+            }
         }
     }
-    let total: u64 = copies.iter().map(|copy| copy.range.len()).sum();
     let line = match total {
         0 => "no text and no rodata of it is a copy: nothing to restore".into(),
         _ => format!(
             "{} of {} of copied text and rodata are pages of their files again",
-            human_bytes(restored),
+            human_bytes(restored.restored_bytes),
             human_bytes(total)
         ),
     };
@@ -264,7 +269,8 @@ fn restore_reached(chosen: Chosen, seccomp: Seccomp) -> Result<Change, String> {
     let after = snapshot::live(Some(pid), 0).map_err(|e| e.to_string())?;
     let report = report(pid, &after, &plan(&after, &Policy::default()), None)?;
     let lines = std::iter::once(line + &freed.unwrap_or_default()).chain(kept).collect();
-    Ok(Change::new(lines, complaints, stops, began.elapsed(), report))
+    let change = Change::new(lines, complaints, stops, began.elapsed(), report);
+    Ok(Change { restored: Some(restored), ..change })
 }
 
 /// Returns a line about data and RELRO that are on huge pages. Their copy is the program's data: what it has

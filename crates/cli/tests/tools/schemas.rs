@@ -43,7 +43,12 @@ fn what_attach_and_restore_print() {
     let pid = held.pid().to_string();
     for words in [&["attach"][..], &["attach", "--whole"], &["attach", "--parts", "bss"], &["restore"]] {
         let outcome = Cmd::new([HUGELIFT]).args(words).args(["--json", &pid]).bare();
-        fits("attach", &serde_json::from_str(&outcome.stdout).expect("JSON"));
+        let shown: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
+        fits("attach", &shown);
+        // Nobody has changed the code of this program.
+        let restored = &shown["processes"][0]["restored"];
+        let is_all = |all: &Value| all["copied_bytes"] == all["restored_bytes"] && all["differing_bytes"] == 0;
+        assert!(if words == ["restore"] { is_all(restored) } else { restored.is_null() }, "{shown}");
     }
     // Its row says why it was not changed.
     drop(held);

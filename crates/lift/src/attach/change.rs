@@ -7,6 +7,7 @@ use hugelift_core::addr::Range;
 use hugelift_core::apply::Outcome;
 use hugelift_core::plan::Plan;
 use hugelift_core::report::Report;
+use hugelift_core::restore::Restored;
 use hugelift_core::snapshot::{Part, Snapshot};
 use hugelift_core::unused::GivenBack;
 use hugelift_inject::live::Stops;
@@ -34,6 +35,9 @@ pub struct Change {
     /// What was given back of memory that huge pages waste.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unused: Option<GivenBack>,
+    /// What of the copies was restored.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub restored: Option<Restored>,
     /// Bytes of anonymous copies that were made, of ordinary memory.
     #[serde(skip)]
     pub(crate) copied: u64,
@@ -68,6 +72,7 @@ impl Change {
             longest_stop_of_all_us: micros(stops.longest_of_all),
             took_ms: millis(took),
             unused: None,
+            restored: None,
             copied: 0,
             code: Vec::new(),
             is_lifted: false,

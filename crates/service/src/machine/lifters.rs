@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 const SHORTEST: Duration = Duration::from_secs(1);
 /// The longest such pause.
 const LONGEST: Duration = Duration::from_secs(300);
-/// The most lifters: the policy may have as many rules as it likes.
+/// The most lifters of the services: the policy may have as many rules as it likes.
 const MOST: usize = 16;
-/// The most that are of one ordinary user each: users must not take the lifters of the services.
-const MOST_OF_USERS: usize = MOST / 2;
+/// The most beside them that are of one ordinary user each.
+const MOST_OF_USERS: usize = 8;
 /// How long they may take to end.
 const ENDING: Duration = Duration::from_secs(5);
 /// How long they may take after they were killed.
@@ -82,22 +82,22 @@ impl Slot {
         log(Level::Warning, &format!("{why}; it is tried again in {} s", pause.as_secs()));
     }
 
-    /// Reads what it has done.
-    fn read(&mut self) -> Vec<Line> {
-        let Some(lifter) = &mut self.lifter else { return Vec::new() };
+    /// Reads what it has done. Returns the lifter too if it has ended, or has closed its output and goes on, perhaps.
+    fn read(&mut self) -> (Vec<Line>, Option<Lifter>) {
+        let Some(lifter) = &mut self.lifter else { return (Vec::new(), None) };
         lifter.write();
         let (lines, is_over) = lifter.read();
         if !lines.is_empty() {
             self.failures = 0;
         }
-        if is_over {
-            let pid = lifter.pid();
-            let how = lifter.ended().unwrap_or_else(|| "its output was closed".into());
-            // It may have closed its output and go on.
-            kill_all(self.lifter.take().into_iter().collect());
-            self.fail(&format!("the process {pid} that lifts has ended ({how}); what it has lifted stays"));
+        if !is_over {
+            return (lines, None);
         }
-        lines
+        let pid = lifter.pid();
+        let how = lifter.ended().unwrap_or_else(|| "its output was closed".into());
+        let over = self.lifter.take();
+        self.fail(&format!("the process {pid} that lifts has ended ({how}); what it has lifted stays"));
+        (lines, over)
     }
 }
 
@@ -118,19 +118,20 @@ impl Lifters {
 
     fn has_room(&self, wants: Wants) -> bool {
         let of_users = self.all.keys().filter(|wants| wants.is_of_user()).count();
-        self.all.len() < MOST && (!wants.is_of_user() || of_users < MOST_OF_USERS)
+        if wants.is_of_user() { of_users < MOST_OF_USERS } else { self.all.len() - of_users < MOST }
     }
 
-    /// Ends those of users of whom nothing is `wanted` any more, so that there is room for others.
+    /// Ends the lifters of users of whom nothing is `wanted` any more. Where there is no room for one that is wanted, it ends all of
+    /// which nothing is.
     pub fn end_idle(&mut self, wanted: impl FnOnce() -> BTreeSet<Wants>) {
-        if !self.all.keys().any(Wants::is_of_user) {
+        if self.all.len() < MOST && !self.all.keys().any(Wants::is_of_user) {
             return;
         }
         let wanted = wanted();
-        let is_idle = |wants: &Wants| wants.is_of_user() && !wanted.contains(wants);
+        let lacks_room = wanted.iter().any(|wants| !self.all.contains_key(wants) && !self.has_room(*wants));
+        let is_idle = |wants: &Wants| (lacks_room || wants.is_of_user()) && !wanted.contains(wants);
         let idle: Vec<Wants> = self.all.keys().copied().filter(is_idle).collect();
-        let lifters = idle.iter().filter_map(|wants| self.all.remove(wants)?.lifter).collect();
-        end_all(lifters);
+        end_all(idle.iter().filter_map(|wants| self.all.remove(wants)?.lifter).collect());
     }
 
     /// Says that a process is not to be watched any more. What is lifted stays so.
@@ -139,10 +140,11 @@ impl Lifters {
         lifter.into_iter().for_each(|lifter| lifter.take_back(process));
     }
 
-    /// Ends the one that does this, so that it is in the middle of no lift. It is started again when a process is named to it.
-    pub fn renew(&mut self, wants: Wants) {
-        let Some(lifter) = self.all.remove(&wants).and_then(|slot| slot.lifter) else { return };
-        end_all(vec![lifter]);
+    /// Ends those that do this, so that they are in the middle of no lift. Each keeps its place, and is started again when a process
+    /// is named to it.
+    pub fn renew(&mut self, all: &BTreeSet<Wants>) {
+        let slots = self.all.iter_mut().filter(|(wants, _)| all.contains(wants));
+        end_all(slots.filter_map(|(_, slot)| slot.lifter.take()).collect());
     }
 
     /// Starts those again that are due. Returns what they are to do: their processes have to be named again.
@@ -156,12 +158,22 @@ impl Lifters {
 
     /// Returns when the next one is to be started again.
     pub fn next(&self) -> Option<Instant> {
-        self.all.values().filter(|slot| slot.lifter.is_none()).map(|slot| slot.again).min()
+        // One that was renewed waits for a process.
+        self.all
+            .values()
+            .filter(|slot| slot.lifter.is_none() && slot.failures > 0)
+            .map(|slot| slot.again)
+            .min()
     }
 
     /// Returns what they have done since the last call.
     pub fn read(&mut self) -> Vec<Line> {
-        self.all.values_mut().flat_map(Slot::read).collect()
+        let (lines, over): (Vec<_>, Vec<_>) = self.all.values_mut().map(Slot::read).unzip();
+        let over: Vec<Lifter> = over.into_iter().flatten().collect();
+        if !over.is_empty() {
+            kill_all(over);
+        }
+        lines.into_iter().flatten().collect()
     }
 
     /// Returns the descriptors to wait for.
@@ -236,8 +248,21 @@ mod tests {
         let mut lifters = Lifters { all: (0..MOST_OF_USERS).map(|n| (of(n, Some(1000)), ended())).collect() };
         assert_eq!(lifters.give(of(MOST, Some(1000)), (1, 1)), Given::NoLifter);
         assert_eq!(lifters.give(of(0, Some(1000)), (1, 1)), Given::Later);
-        lifters.all.extend((MOST_OF_USERS..MOST).map(|n| (of(n, None), ended())));
+        lifters.all.extend((0..MOST).map(|n| (of(n, None), ended())));
         assert_eq!(lifters.give(of(MOST, None), (1, 1)), Given::NoLifter);
-        assert_eq!(lifters.give(of(MOST_OF_USERS, None), (1, 1)), Given::Later);
+        assert_eq!(lifters.give(of(0, None), (1, 1)), Given::Later);
+        // One that is renewed keeps its place, and is not started without a process.
+        let renewed = BTreeSet::from([of(0, None)]);
+        *lifters.all.get_mut(&of(0, None)).unwrap() = Slot::new();
+        lifters.renew(&renewed);
+        assert_eq!(lifters.give(of(MOST, None), (1, 1)), Given::NoLifter);
+        assert!(lifters.next() > Some(Instant::now()));
+        // There is room as soon as one is wanted no more.
+        let services = |range: std::ops::Range<usize>| range.map(|n| of(n, None)).collect::<BTreeSet<_>>();
+        lifters.end_idle(|| services(1..MOST));
+        assert_eq!(lifters.all.len(), MOST, "those of users alone");
+        lifters.end_idle(|| services(1..MOST + 1));
+        assert_eq!(lifters.all.keys().copied().collect::<BTreeSet<_>>(), services(1..MOST));
+        assert!(lifters.has_room(of(MOST, None)));
     }
 }

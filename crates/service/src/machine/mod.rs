@@ -44,6 +44,7 @@ use hugelift_core::service::acts::Act;
 use hugelift_core::service::matching::Facts;
 use hugelift_core::service::policy::Policy;
 use hugelift_core::service::verify::Program;
+use hugelift_linux::proc::procfs::Process;
 use later::Later;
 use lifters::{Given, Lifters};
 use line::Line;
@@ -141,7 +142,11 @@ impl Machine {
     pub fn obey(&mut self, policy: Policy, memory: u64) {
         self.memory = policy.limits(memory).memory;
         self.policy = policy;
-        if let Some((late, process)) = self.verify.end(Instant::now() + ENDING, now()) {
+        let deadline = Instant::now() + ENDING;
+        // It restores its process while the lifters end, which know processes that the new policy may leave alone.
+        self.verify.experiment().into_iter().for_each(Experiment::stop);
+        self.lifters.end();
+        if let Some((late, process)) = self.verify.end(deadline, now()) {
             // It restores the process by itself.
             self.restores.after(late, process, Vec::new());
         }
@@ -151,8 +156,6 @@ impl Machine {
         self.taken.clear();
         self.was_full.set(false);
         self.is_users_full_said.set(false);
-        // They know processes that the new policy may leave alone.
-        self.lifters.end();
     }
 
     /// Takes note of a process that has started, or that has become another program, of which `life` is where its stack began,
@@ -174,11 +177,24 @@ impl Machine {
         if self.taken.get(&process.0).is_some_and(|known| known.life != one.life) {
             // Another program has other copies, if any.
             self.verify.ended(process);
+            self.restores.forget(process);
+        }
+        if one.verify && !self.taken.contains_key(&process.0) {
+            self.take_fork(&one);
         }
         self.forget(process.0);
         self.records.seen(&one);
         self.taken.insert(process.0, one);
         true
+    }
+
+    /// Takes note of a new process that executes the program of its parent: that has forked it, perhaps with copies.
+    fn take_fork(&mut self, one: &Taken) {
+        let Ok(stat) = Process::new(one.process.0).stat() else { return };
+        let parent = self.taken.get(&stat.parent).filter(|parent| parent.key == one.key);
+        if let Some(parent) = parent.map(|parent| parent.process).filter(|_| stat.is_whole(one.process)) {
+            self.verify.forked(parent, one.process);
+        }
     }
 
     /// Takes note of a process that has ended.
@@ -225,11 +241,12 @@ impl Machine {
                 && verify.allows(taken, now)
                 && !restores.is_changed(taken.process)
         };
+        self.taken.values_mut().for_each(Taken::forget_wait);
         let mut named = Vec::new();
         for taken in self.taken.values_mut().filter(may) {
             match taken.wants.map(|wants| self.lifters.give(wants, taken.process)) {
                 Some(Given::Yes) => {
-                    taken.begin();
+                    taken.is_given = true;
                     named.push(taken.process);
                 }
                 Some(Given::NoLifter) => taken.wait_for_lifter(),
@@ -254,7 +271,7 @@ impl Machine {
         let room = self.taken.values().filter(is_free);
         let Some(one) = self.verify.choose(room, now).cloned() else { return };
         if let (true, Some(wants)) = (one.is_given, one.wants) {
-            self.renew(wants, &[one.process]);
+            self.renew(&[wants].into(), &[one.process]);
         }
         self.verify.begin(&one, now);
     }
@@ -271,7 +288,7 @@ impl Machine {
                 restored.push(ended.process);
             }
             let wants: BTreeSet<Wants> = lifted.into_iter().filter_map(|(wants, _)| wants).collect();
-            wants.into_iter().for_each(|wants| self.renew(wants, &restored));
+            self.renew(&wants, &restored);
         }
         self.restores.after(ended.child, ended.process, restored);
     }
@@ -283,11 +300,13 @@ impl Machine {
         ours.map(|taken| (taken.wants, taken.process)).collect()
     }
 
-    /// Takes processes from the lifter that has them. It is ended and started again, as it may be in the middle of a lift, and its
-    /// other processes are named to it again.
-    fn renew(&mut self, wants: Wants, without: &[Identity]) {
-        self.lifters.renew(wants);
-        for taken in self.taken.values_mut().filter(|taken| taken.wants == Some(wants)) {
+    /// Takes processes from the lifters that have them. They are ended and started again, as they may be in the middle of a lift, and
+    /// their other processes are named to them again.
+    fn renew(&mut self, all: &BTreeSet<Wants>, without: &[Identity]) {
+        self.lifters.renew(all);
+        for taken in
+            self.taken.values_mut().filter(|taken| taken.wants.is_some_and(|wants| all.contains(&wants)))
+        {
             taken.is_given = false;
             if without.contains(&taken.process) {
                 taken.huge.clear();
@@ -421,10 +440,11 @@ impl Machine {
         let deadline = Instant::now() + ENDING;
         // It restores its process while the lifters end.
         self.verify.experiment().into_iter().for_each(Experiment::stop);
+        self.restores.hurry();
         self.lifters.end();
         let _ = self.verify.end(deadline, now());
-        self.records.end(self.taken.values(), &helpers(&self.lifters, &self.verify));
         self.restores.end(deadline);
+        self.records.end(self.taken.values(), &helpers(&self.lifters, &self.verify));
     }
 }
 
@@ -481,6 +501,28 @@ mod tests {
         assert_eq!(lifted(&machine), [1, 2]);
         machine.ended((2, 1));
         assert_eq!(lifted(&machine), [1]);
+    }
+
+    /// What a lifted process forks has its copies.
+    #[test]
+    fn what_a_lifted_process_forks_is_restored_too() {
+        let own = Process::OWN.stat().unwrap();
+        let parent = Process::new(own.parent).stat().unwrap().identity();
+        let of = |process, build_id: &str| {
+            let key = Program { build_id: build_id.into(), unit: None };
+            Taken { process, verify: true, key, ..Taken::example(process) }
+        };
+        let mut machine = machine([]);
+        machine.taken.insert(parent.0, of(parent, "a"));
+        let child = own.identity();
+        machine.take_fork(&of(child, "a"));
+        assert!(!machine.verify.is_ours(child), "the parent was not lifted");
+        machine.verify.given(parent);
+        machine.take_fork(&of(child, "b"));
+        machine.take_fork(&of((child.0, child.1 + 1), "a"));
+        assert!(!machine.verify.is_ours(child), "it has executed another program, or is another process");
+        machine.take_fork(&of(child, "a"));
+        assert!(machine.verify.is_ours(child));
     }
 
     #[test]

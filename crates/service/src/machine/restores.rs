@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Restores processes: `hugelift restore`, a process of its own. Nobody waits for it but the end of the service.
+//! Restores processes: `hugelift restore`, a process of its own for each. Nobody waits for it but the end of the service, and
+//! nothing here reads the memory of a process: it may hold up who does.
 
 use super::child::start_to_the_end;
-use super::copies;
 use crate::journal::{Level, log};
+use hugelift_core::addr::human_bytes;
 use hugelift_core::proc_stat::Identity;
+use hugelift_core::restore::Restored;
+use hugelift_linux::command::{drain, never_wait};
 use hugelift_linux::proc::procfs::is_whole;
 use hugelift_linux::proc::turn::turn_of_change;
+use nix::errno::Errno;
+use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::io;
-use std::process::{Child, Stdio};
+use std::os::fd::OwnedFd;
+use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// Between two checks whether an experiment has ended, or a restoring.
@@ -17,28 +23,31 @@ const CHECK: Duration = Duration::from_secs(1);
 const CHECK_RUNNING: Duration = Duration::from_millis(100);
 /// The same at the end of the service, which waits for it.
 const CHECK_AT_END: Duration = Duration::from_millis(10);
-/// The most that run at a time.
+/// The most that run at a time, and at the end of the service.
 const MOST: usize = 16;
+const MOST_AT_END: usize = 64;
+/// So long before the time of the end is over all others are begun as well: they go on by themselves.
+const LAST: Duration = Duration::from_secs(2);
 /// One that takes longer than this is not counted: its process answers nothing, and must not hold up the others.
 const SILENT: Duration = Duration::from_secs(30);
 /// How often a process is tried that could not be restored, and how long one is left alone that failed or is compared.
 const TRIES: u32 = 5;
 const AGAIN: Duration = Duration::from_secs(10);
+/// The most of an answer that is taken: the report on one process.
+const LONGEST: usize = 16 << 20;
 
-/// Those that run, those that are due, and the processes that wait for the end of an experiment.
+/// The restorings that run or are due, and the processes that wait for the end of an experiment.
 #[derive(Debug)]
 pub struct Restores {
-    /// Starts one.
+    /// Starts one, whose output is a pipe.
     start: fn(u32) -> io::Result<Child>,
-    /// Returns the bytes of copies of a process; `None` if they cannot be read.
-    copies: fn(Identity) -> Option<u64>,
     running: Vec<Running>,
     due: Vec<Due>,
     waiting: Vec<Waiting>,
     check_at: Instant,
     /// How many may run at a time.
     most: usize,
-    /// Those that have no copies any more, until they are taken.
+    /// Processes that have no copies any more, until they are taken.
     done: Vec<Identity>,
     /// How many processes were restored.
     pub count: u64,
@@ -48,10 +57,10 @@ pub struct Restores {
 #[derive(Debug)]
 struct Running {
     child: Child,
+    output: OwnedFd,
+    said: Vec<u8>,
     due: Due,
     began: Instant,
-    /// The process had copies.
-    had_copies: bool,
 }
 
 /// A process that is to be restored.
@@ -70,8 +79,52 @@ struct Waiting {
     experiment: Child,
     /// The process that it is about.
     process: Identity,
-    /// What is restored after it.
-    restored: Vec<Identity>,
+    /// Whether the process is restored afterwards: the experiment may have been killed while it was lifted.
+    is_due: bool,
+}
+
+/// What `hugelift restore --json` prints.
+#[derive(Deserialize)]
+struct Answer {
+    processes: Vec<Row>,
+}
+
+#[derive(Deserialize)]
+struct Row {
+    restored: Option<Restored>,
+}
+
+impl Due {
+    fn now(process: Identity) -> Due {
+        Due { process, failures: 0, at: Instant::now() }
+    }
+}
+
+impl Running {
+    fn new(mut child: Child, due: Due) -> io::Result<Running> {
+        let Some(output) = child.stdout.take().map(OwnedFd::from) else { return Err(Errno::EPIPE.into()) };
+        never_wait(&output)?;
+        Ok(Running { child, output, said: Vec::new(), due, began: Instant::now() })
+    }
+
+    /// Reads what it says, for which it would wait. Returns its status once it has ended.
+    fn turn(&mut self) -> io::Result<Option<ExitStatus>> {
+        // What it has written before its end is in the pipe then.
+        let status = self.child.try_wait();
+        let said = &mut self.said;
+        drain(&self.output, |bytes| {
+            if said.len() + bytes.len() <= LONGEST {
+                said.extend_from_slice(bytes);
+            }
+        });
+        status
+    }
+
+    /// Returns what became of the copies.
+    fn restored(&self) -> Option<Restored> {
+        let answer: Answer = serde_json::from_slice(&self.said).ok()?;
+        answer.processes.first()?.restored
+    }
 }
 
 impl Restores {
@@ -79,7 +132,6 @@ impl Restores {
     pub fn new() -> Restores {
         Restores {
             start: restore,
-            copies: copies::of,
             running: Vec::new(),
             due: Vec::new(),
             waiting: Vec::new(),
@@ -90,11 +142,27 @@ impl Restores {
         }
     }
 
-    /// Restores processes once the experiment on `process` has ended.
+    /// Restores processes. The one of an experiment that may not have ended yet is restored once it has, if it is among them.
     pub fn after(&mut self, experiment: Child, process: Identity, restored: Vec<Identity>) {
-        self.waiting.push(Waiting { experiment, process, restored });
+        let mut restored: BTreeSet<Identity> = restored.into_iter().collect();
+        let is_due = restored.remove(&process);
+        self.waiting.push(Waiting { experiment, process, is_due });
+        restored.into_iter().for_each(|process| self.add(process));
         self.check_at = Instant::now();
         self.turn();
+    }
+
+    fn add(&mut self, process: Identity) {
+        if !self.has(process) {
+            self.due.push(Due::now(process));
+        }
+    }
+
+    /// Forgets a process that has become another program, unless its restoring has begun: its copies are gone.
+    pub fn forget(&mut self, process: Identity) {
+        self.due.retain(|due| due.process != process);
+        let its = self.waiting.iter_mut().filter(|waiting| waiting.process == process);
+        its.for_each(|waiting| waiting.is_due = false);
     }
 
     /// Takes what has ended, and begins what is due.
@@ -104,21 +172,17 @@ impl Restores {
             return;
         }
         for mut running in std::mem::take(&mut self.running) {
-            match running.child.try_wait() {
+            match running.turn() {
                 Ok(None) => self.running.push(running),
-                Ok(Some(status)) if status.success() => self.ended(running.due, running.had_copies, now),
+                Ok(Some(status)) if status.success() => self.ended(&running, now),
                 _ => self.failed(running.due, now),
             }
         }
         for mut waiting in std::mem::take(&mut self.waiting) {
             match waiting.experiment.try_wait() {
                 Ok(None) => self.waiting.push(waiting),
-                _ => {
-                    let new: BTreeSet<Identity> = waiting.restored.into_iter().collect();
-                    let new = new.into_iter().filter(|process| !self.has(*process));
-                    let new: Vec<Due> = new.map(|process| Due { process, failures: 0, at: now }).collect();
-                    self.due.extend(new);
-                }
+                _ if waiting.is_due => self.add(waiting.process),
+                _ => {}
             }
         }
         for due in std::mem::take(&mut self.due) {
@@ -144,9 +208,8 @@ impl Restores {
         if turn_of_change(pid).is_none() {
             return self.due.push(Due { at: now + AGAIN, ..due });
         }
-        let had_copies = (self.copies)(due.process) != Some(0);
-        match (self.start)(pid) {
-            Ok(child) => self.running.push(Running { child, due, began: now, had_copies }),
+        match (self.start)(pid).and_then(|child| Running::new(child, due)) {
+            Ok(running) => self.running.push(running),
             Err(error) => {
                 log(Level::Warning, &format!("cannot start hugelift restore {pid}: {error}"));
                 self.failed(due, now);
@@ -154,16 +217,25 @@ impl Restores {
         }
     }
 
-    /// Takes note of the end of a restoring. It says that it has succeeded also if a part of the copies stays.
-    fn ended(&mut self, due: Due, had_copies: bool, now: Instant) {
-        match (self.copies)(due.process) {
-            Some(0) => {
-                self.count += u64::from(had_copies);
-                self.done.push(due.process);
+    /// Takes note of a restoring that has succeeded. A part of the copies may stay all the same.
+    fn ended(&mut self, running: &Running, now: Instant) {
+        let process = running.due.process;
+        let Some(Restored { copied_bytes, restored_bytes, differing_bytes }) = running.restored() else {
+            return self.failed(running.due, now);
+        };
+        match copied_bytes.saturating_sub(restored_bytes) {
+            0 => self.done.push(process),
+            left if left > differing_bytes => return self.failed(running.due, now),
+            left => {
+                // Another try would find the same.
+                let (pid, left) = (process.0, human_bytes(left));
+                let line = format!(
+                    "{left} of process {pid} stay copies: they differ from the file, as a breakpoint makes them"
+                );
+                log(Level::Warning, &line);
             }
-            Some(_) => self.failed(due, now),
-            None => {}
         }
+        self.count += u64::from(restored_bytes > 0);
     }
 
     /// Returns the processes that have no copies any more since the last call.
@@ -178,20 +250,13 @@ impl Restores {
         }
         match failures + 1 {
             failures @ ..TRIES => self.due.push(Due { process, failures, at: now + AGAIN }),
-            _ => log(
-                Level::Warning,
-                &format!(
-                    "process {0} stays lifted, and does not gain by it; try 'hugelift restore {0}'",
-                    process.0
-                ),
-            ),
+            _ => stays(process),
         }
     }
 
     /// Returns whether it is restored, or an experiment that has not ended may change it.
     pub fn is_changed(&self, process: Identity) -> bool {
-        let changes = |waiting: &Waiting| waiting.process == process || waiting.restored.contains(&process);
-        self.has(process) || self.waiting.iter().any(changes)
+        self.has(process) || self.waiting.iter().any(|waiting| waiting.process == process)
     }
 
     /// Returns whether it is restored, or is to be.
@@ -200,27 +265,33 @@ impl Restores {
         self.due.iter().chain(running).any(|due| due.process == process)
     }
 
+    /// Begins what is due, as the service ends. [`Restores::end`] waits for it.
+    pub fn hurry(&mut self) {
+        let now = Instant::now();
+        self.most = MOST_AT_END;
+        self.due.iter_mut().for_each(|due| due.at = now);
+        self.check_at = now;
+        self.turn();
+    }
+
     /// Begins all that is due, and waits until nothing runs any more, or until this time has come. What has begun goes on by itself
     /// then. Nobody waits for what cannot begin.
     pub fn end(&mut self, deadline: Instant) {
-        self.most = usize::MAX;
+        self.hurry();
         loop {
-            self.check_at = Instant::now();
-            self.turn();
-            if self.waiting.is_empty() && self.answering() == 0 || Instant::now() >= deadline {
+            let now = Instant::now();
+            if self.waiting.is_empty() && self.answering() == 0 || now >= deadline {
                 break;
             }
+            if now + LAST >= deadline {
+                self.most = usize::MAX;
+            }
             std::thread::sleep(CHECK_AT_END);
+            self.check_at = Instant::now();
+            self.turn();
         }
-        for Due { process, .. } in &self.due {
-            log(
-                Level::Warning,
-                &format!(
-                    "process {0} stays lifted, and does not gain by it; try 'hugelift restore {0}'",
-                    process.0
-                ),
-            );
-        }
+        let waiting = self.waiting.iter().filter(|waiting| waiting.is_due).map(|waiting| waiting.process);
+        self.due.iter().map(|due| due.process).chain(waiting).for_each(stays);
     }
 
     /// Returns when there is something to do.
@@ -230,8 +301,15 @@ impl Restores {
     }
 }
 
+/// Says that a process was not restored.
+fn stays((pid, _): Identity) {
+    let line = format!("process {pid} stays lifted, and no gain was measured; try 'hugelift restore {pid}'");
+    log(Level::Warning, &line);
+}
+
 fn restore(pid: u32) -> io::Result<Child> {
-    start_to_the_end(&["restore".to_string(), pid.to_string()], Stdio::null(), Stdio::null())
+    let words = ["restore", "--json", &pid.to_string()].map(String::from);
+    start_to_the_end(&words, Stdio::null(), Stdio::piped())
 }
 
 #[cfg(test)]
@@ -241,117 +319,199 @@ mod tests {
     use hugelift_linux::proc::turn::turn;
     use std::process::Command;
 
-    /// Starts what stands for an experiment.
+    /// Starts what stands for an experiment, or for a process: it ends when its input is closed.
     fn cat() -> Child {
-        Command::new("cat").stdin(Stdio::piped()).spawn().unwrap()
+        Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap()
+    }
+
+    /// Starts what stands for an experiment that has ended.
+    fn ended() -> Child {
+        Command::new("true").spawn().unwrap()
+    }
+
+    /// Starts what stands for `hugelift restore --json`.
+    fn sh(script: &str) -> io::Result<Child> {
+        Command::new("sh").args(["-c", script]).stdin(Stdio::null()).stdout(Stdio::piped()).spawn()
+    }
+
+    /// The same, of a process with ten copied bytes of which so many were restored, and so many differ from the file.
+    fn of_ten(restored: u64, differing: u64) -> io::Result<Child> {
+        let row = format!(
+            r#""restored":{{"copied_bytes":10,"restored_bytes":{restored},"differing_bytes":{differing}}}"#
+        );
+        sh(&format!(r#"echo '{{"version":1,"processes":[{{"pid":1,"error":null,{row}}}]}}'"#))
     }
 
     fn identity(child: &Child) -> Identity {
         Process::new(child.id()).stat().unwrap().identity()
     }
 
-    /// Returns none, which would start this program.
-    fn of(program: fn(u32) -> io::Result<Child>) -> Restores {
-        Restores { start: program, copies: |_| Some(0), ..Restores::new() }
-    }
-
-    /// Makes turns until nothing waits and nothing runs. What was left alone for a time is due now.
-    fn calm(restores: &mut Restores) {
-        restores.due.iter_mut().for_each(|due| due.at = Instant::now());
-        restores.end(Instant::now() + Duration::from_secs(600));
-        assert!(restores.waiting.is_empty() && restores.running.is_empty());
-    }
-
-    #[test]
-    fn the_end_waits_for_an_experiment_that_still_restores() {
-        let mut restores = Restores::new();
-        let mut experiment = cat();
-        let goes_on = experiment.stdin.take();
-        let process = (std::process::id(), 1);
-        restores.after(experiment, process, vec![process]);
-        assert!(restores.is_changed(process) && !restores.is_changed((1, 1)));
-        restores.end(Instant::now());
-        assert!(restores.is_changed(process), "its time is over at once");
-        drop(goes_on);
-        calm(&mut restores);
-        // The process has not begun then: another one has its number.
-        assert!(!restores.is_changed(process) && restores.count == 0);
-    }
-
-    #[test]
-    fn one_that_is_compared_waits_and_the_others_do_not() {
-        let mut restores = of(|_| Command::new("true").spawn());
-        restores.copies = |_| None;
-        let [mut one, mut other] = [cat(), cat()];
-        let comparison = turn(one.id()).unwrap();
-        let [first, second] = [&one, &other].map(identity);
-        restores.after(Command::new("true").spawn().unwrap(), (1, 1), vec![first, second]);
-        calm(&mut restores);
-        assert_eq!((restores.is_changed(first), restores.is_changed(second)), (true, false));
-        drop(comparison);
-        restores.copies = |_| Some(0);
-        calm(&mut restores);
-        assert_eq!((restores.count, restores.next(), restores.take_done()), (0, None, vec![first]));
-        for child in [&mut one, &mut other] {
+    fn kill(children: impl IntoIterator<Item = Child>) {
+        for mut child in children {
             child.kill().unwrap();
             child.wait().unwrap();
         }
     }
 
-    /// `hugelift restore` succeeds also if copies stay, as they differ from their file.
+    /// Returns none, which would start this program.
+    fn of(program: fn(u32) -> io::Result<Child>) -> Restores {
+        Restores { start: program, ..Restores::new() }
+    }
+
+    /// Makes turns until nothing waits and nothing runs. What was left alone for a time is due now.
+    fn calm(restores: &mut Restores) {
+        restores.end(Instant::now() + Duration::from_secs(600));
+        assert!(restores.waiting.is_empty() && restores.running.is_empty());
+    }
+
+    fn failures(restores: &Restores) -> Vec<u32> {
+        restores.due.iter().map(|due| due.failures).collect()
+    }
+
+    /// Only the process of the experiment waits for it.
     #[test]
-    fn what_stays_a_copy_was_not_restored() {
-        let mut restores = of(|_| Command::new("true").spawn());
-        restores.copies = |_| Some(1);
-        let mut process = cat();
-        let id = identity(&process);
-        restores.after(Command::new("true").spawn().unwrap(), (1, 1), vec![id, id]);
+    fn the_end_waits_for_an_experiment_that_still_restores() {
+        let mut restores = of(|_| of_ten(10, 0));
+        let mut experiment = cat();
+        let goes_on = experiment.stdin.take();
+        let process = (std::process::id(), 1);
+        let other = cat();
+        restores.after(experiment, process, vec![process, identity(&other)]);
+        assert!(restores.is_changed(process) && !restores.is_changed((1, 1)));
+        while restores.count == 0 {
+            restores.check_at = Instant::now();
+            restores.turn();
+        }
+        assert_eq!(restores.take_done(), [identity(&other)]);
+        restores.end(Instant::now());
+        assert!(restores.is_changed(process), "its time is over at once");
+        drop(goes_on);
         calm(&mut restores);
-        assert_eq!((restores.count, restores.due.len(), restores.due[0].failures), (0, 1, 1));
-        process.kill().unwrap();
-        process.wait().unwrap();
+        // The process has not begun then: another one has its number.
+        assert!(!restores.is_changed(process) && restores.count == 1);
+        kill([other]);
+    }
+
+    #[test]
+    fn one_that_is_compared_waits_and_the_others_do_not() {
+        let mut restores = of(|_| of_ten(10, 0));
+        let [one, other] = [cat(), cat()];
+        let comparison = turn(one.id()).unwrap();
+        let [first, second] = [&one, &other].map(identity);
+        restores.after(ended(), (1, 1), vec![first, second]);
+        calm(&mut restores);
+        assert_eq!((restores.is_changed(first), restores.is_changed(second)), (true, false));
+        assert_eq!((restores.count, restores.take_done()), (1, vec![second]));
+        drop(comparison);
+        calm(&mut restores);
+        assert_eq!((restores.count, restores.next(), restores.take_done()), (2, None, vec![first]));
+        kill([one, other]);
+    }
+
+    /// `hugelift restore` succeeds also if copies stay.
+    #[test]
+    fn copies_that_stay_were_not_restored() {
+        let process = cat();
+        let id = identity(&process);
+        // Nobody could restore the rest just now.
+        let mut restores = of(|_| of_ten(4, 2));
+        restores.after(ended(), (1, 1), vec![id, id]);
+        calm(&mut restores);
+        assert_eq!((restores.count, failures(&restores), restores.take_done()), (0, vec![1], vec![]));
+        // The rest differs from its file, and will the next time. It is still a copy of this service.
+        let mut restores = of(|_| of_ten(4, 6));
+        restores.after(ended(), (1, 1), vec![id]);
+        calm(&mut restores);
+        assert_eq!((restores.count, failures(&restores), restores.take_done()), (1, vec![], vec![]));
+        // There were none, and an answer that says nothing.
+        let mut restores = of(|_| {
+            sh(
+                r#"echo '{"processes":[{"restored":{"copied_bytes":0,"restored_bytes":0,"differing_bytes":0}}]}'"#,
+            )
+        });
+        restores.after(ended(), (1, 1), vec![id]);
+        calm(&mut restores);
+        assert_eq!((restores.count, failures(&restores), restores.take_done()), (0, vec![], vec![id]));
+        let mut restores = of(|_| sh("echo '{\"processes\":[{\"error\":\"no\"}]}'"));
+        restores.after(ended(), (1, 1), vec![id]);
+        calm(&mut restores);
+        assert_eq!((restores.count, failures(&restores), restores.take_done()), (0, vec![1], vec![]));
+        kill([process]);
+    }
+
+    /// The report on a large process is more than a pipe holds.
+    #[test]
+    fn a_long_answer_is_read() {
+        let mut restores = of(|_| {
+            sh(
+                r#"printf '{"version":1,"x":"'; head -c 300000 /dev/zero | tr '\0' x; printf '","processes":[{"restored":{"copied_bytes":1,"restored_bytes":1,"differing_bytes":0}}]}'"#,
+            )
+        });
+        let process = cat();
+        restores.after(ended(), (1, 1), vec![identity(&process)]);
+        calm(&mut restores);
+        assert_eq!((restores.count, restores.take_done()), (1, vec![identity(&process)]));
+        kill([process]);
     }
 
     #[test]
     fn those_that_answer_nothing_hold_up_nobody() {
-        let mut restores = of(|_| cat_that_stays());
+        let mut restores = of(|_| sh("exec sleep 600"));
         restores.most = 1;
         let mut all: Vec<Child> = (0..2).map(|_| cat()).collect();
-        let ids: Vec<Identity> = all.iter().map(identity).collect();
-        restores.after(Command::new("true").spawn().unwrap(), (1, 1), ids);
-        while restores.running.is_empty() {
-            restores.check_at = Instant::now();
-            restores.turn();
-        }
+        restores.after(ended(), (1, 1), all.iter().map(identity).collect());
         assert_eq!((restores.running.len(), restores.due.len()), (1, 1));
         restores.running[0].began -= SILENT;
         restores.check_at = Instant::now();
         restores.turn();
         assert_eq!((restores.running.len(), restores.due.len()), (2, 0));
         all.extend(restores.running.into_iter().map(|running| running.child));
-        for mut child in all {
-            child.kill().unwrap();
-            child.wait().unwrap();
-        }
+        kill(all);
     }
 
-    fn cat_that_stays() -> io::Result<Child> {
-        Command::new("sleep").arg("600").spawn()
+    /// At the end some run at a time, and the others only when the time is nearly over.
+    #[test]
+    fn all_that_is_due_begins_before_the_end() {
+        let all: Vec<Child> = (0..MOST_AT_END + 2).map(|_| cat()).collect();
+        let mut restores = of(|_| sh("exec sleep 600"));
+        restores.after(ended(), (1, 1), all.iter().map(identity).collect());
+        assert_eq!((restores.running.len(), restores.due.len()), (MOST, MOST_AT_END + 2 - MOST));
+        restores.due[0].at += AGAIN;
+        restores.hurry();
+        assert_eq!((restores.running.len(), restores.due.len()), (MOST_AT_END, 2));
+        restores.end(Instant::now() + Duration::from_millis(500));
+        assert_eq!((restores.running.len(), restores.due.len()), (MOST_AT_END + 2, 0));
+        kill(all.into_iter().chain(restores.running.into_iter().map(|running| running.child)));
+    }
+
+    #[test]
+    fn one_that_has_become_another_program_is_not_restored() {
+        let mut restores = of(|_| of_ten(10, 0));
+        let [one, other] = [cat(), cat()];
+        let comparisons = [one.id(), other.id()].map(|pid| turn(pid).unwrap());
+        let [first, second] = [&one, &other].map(identity);
+        let mut experiment = cat();
+        let goes_on = experiment.stdin.take();
+        restores.after(experiment, first, vec![first, second]);
+        [first, second].into_iter().for_each(|process| restores.forget(process));
+        assert_eq!([first, second].map(|process| restores.is_changed(process)), [true, false]);
+        drop((goes_on, comparisons));
+        calm(&mut restores);
+        assert_eq!((restores.count, restores.next()), (0, None));
+        kill([one, other]);
     }
 
     #[test]
     fn one_that_fails_is_tried_some_times() {
-        let mut restores = of(|_| Command::new("false").spawn());
-        let mut process = cat();
-        let id = identity(&process);
-        restores.after(Command::new("true").spawn().unwrap(), (1, 1), vec![id]);
-        for failures in 1..TRIES {
+        let mut restores = of(|_| sh("exit 1"));
+        let process = cat();
+        restores.after(ended(), (1, 1), vec![identity(&process)]);
+        for count in 1..TRIES {
             calm(&mut restores);
-            assert_eq!(restores.due.iter().map(|due| due.failures).collect::<Vec<_>>(), [failures]);
+            assert_eq!(failures(&restores), [count]);
         }
         calm(&mut restores);
         assert_eq!((restores.count, restores.next()), (0, None));
-        process.kill().unwrap();
-        process.wait().unwrap();
+        kill([process]);
     }
 }

@@ -84,15 +84,14 @@ impl Taken {
             && (self.acts, self.verify) == (other.acts, other.verify)
     }
 
-    /// Takes note that it was named to a lifter.
-    pub fn begin(&mut self) {
-        self.is_given = true;
-        self.refusal.take_if(|why| *why == Untrusted::from(NO_LIFTER));
+    /// Takes note that there is no lifter for it just now.
+    pub fn wait_for_lifter(&mut self) {
+        self.refusal = Some(NO_LIFTER.into());
     }
 
-    /// Takes note that there is no lifter for it.
-    pub fn wait_for_lifter(&mut self) {
-        self.refusal.get_or_insert_with(|| NO_LIFTER.into());
+    /// Forgets that there was no lifter for it.
+    pub fn forget_wait(&mut self) {
+        self.refusal.take_if(|why| *why == Untrusted::from(NO_LIFTER));
     }
 
     /// Returns the bytes of all its parts on huge pages.
@@ -149,20 +148,16 @@ mod tests {
     }
 
     #[test]
-    fn one_that_waits_for_a_lifter_says_so_until_it_is_named_to_one() {
-        let mut taken = Taken::example((7, 1));
+    fn one_that_waits_for_a_lifter_says_so() {
+        let mut taken = Taken { refusal: Some("no".into()), ..Taken::example((7, 1)) };
+        taken.forget_wait();
+        assert_eq!(taken.refusal, Some("no".into()));
         taken.wait_for_lifter();
         let why = taken.refusal.clone().unwrap().to_string();
-        assert!(
-            why.starts_with("it waits: ") && !why.contains(|c: char| c.is_ascii_digit() || c == '/'),
-            "{why}"
-        );
-        taken.begin();
-        assert_eq!((taken.is_given, &taken.refusal), (true, &None));
-        taken.refusal = Some("no".into());
-        taken.wait_for_lifter();
-        taken.begin();
-        assert_eq!(taken.refusal, Some("no".into()));
+        let is_plain = !why.contains(|c: char| c.is_ascii_digit() || c == '/');
+        assert!(why.starts_with("it waits: ") && is_plain, "{why}");
+        taken.forget_wait();
+        assert_eq!(taken.refusal, None);
     }
 
     #[test]

@@ -77,7 +77,12 @@ impl MachineThread {
     pub fn end(mut self) {
         self.order(Order::End);
         let deadline = Instant::now() + ENDING;
-        while !self.thread.is_finished() && Instant::now() < deadline {
+        while !self.thread.is_finished() {
+            if Instant::now() >= deadline {
+                let line = "the end is not waited for any longer: processes that were to be restored may stay lifted \
+                            ('hugelift inspect PID' shows it, 'hugelift restore PID' restores one)";
+                return log(Level::Warning, line);
+            }
             std::thread::sleep(CHECK);
         }
     }

@@ -100,6 +100,14 @@ impl Verify {
         }
     }
 
+    /// Takes note of a process that another one has forked. It has the same copies, which are this service's if those of the other
+    /// one are, or may be while an experiment lifts and restores that.
+    pub fn forked(&mut self, parent: Identity, child: Identity) {
+        if self.is_ours(parent) || self.is_on(parent) {
+            self.given(child);
+        }
+    }
+
     /// Takes note that a process has no copies of this service any more.
     pub fn restored(&mut self, process: Identity) {
         self.ours.remove(&process);
