@@ -221,5 +221,5 @@ fn counted(
     }
 }
 
-const SWITCH_ON: &str = "'sysctl kernel.task_delayacct=1' counts those of processes that are started after it: then \
-                         start this one anew";
+const SWITCH_ON: &str = "'sysctl kernel.task_delayacct=1' counts the waits of processes that start afterwards: \
+                         restart this process then";

@@ -62,7 +62,7 @@ pub enum Difference {
         found: u64,
     },
     /// Read-only memory is not what the file holds.
-    #[error("the loaded memory at {at:#x} is not that of the {which}")]
+    #[error("the loaded memory at {at:#x} differs from the {which}")]
     ReadOnly {
         /// Its stated address in this file.
         at: u64,

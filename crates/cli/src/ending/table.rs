@@ -29,7 +29,7 @@ pub const ALL: &[Ending] = &[
     Ending {
         command: "run",
         status: &[
-            ("0 to 255", "that of the program, which the process becomes"),
+            ("0 to 255", "the exit status of the program: the process becomes the program"),
             ("125", "hugelift failed, or the command line is wrong; with --strict also: not all was lifted"),
             NOT_EXECUTABLE,
             NOT_FOUND,
@@ -47,7 +47,10 @@ pub const ALL: &[Ending] = &[
         command: "attach",
         status: &[
             ("0", "each process was treated; with --watch: a signal or the last process has ended it"),
-            ("125", "one could not be changed, there is none to watch, or hugelift failed; stderr says why"),
+            (
+                "125",
+                "a process could not be changed, there is no process to watch, or hugelift failed; stderr says why",
+            ),
         ],
         examples: &[
             ("hugelift attach $(pidof mariadbd)", "lift a server that runs"),
@@ -61,7 +64,7 @@ pub const ALL: &[Ending] = &[
         command: "restore",
         status: &[
             ("0", "each process was treated"),
-            ("125", "one could not be changed, or hugelift failed; stderr says why"),
+            ("125", "a process could not be changed, or hugelift failed; stderr says why"),
         ],
         examples: &[
             ("hugelift restore 4711", "undo what 'hugelift attach 4711' has done to code"),
@@ -201,7 +204,7 @@ pub const ALL: &[Ending] = &[
         command: "prime",
         status: &[
             ("0", "all that can be huge is huge"),
-            ("1", "some of it is not"),
+            ("1", "something that can be huge is not huge"),
             (
                 "125",
                 "a file cannot be read, as its line says; or hugelift failed or the command line is wrong, as stderr says",
@@ -284,7 +287,7 @@ pub const ALL: &[Ending] = &[
         command: "unwrap",
         status: &[
             ("0", "the drop-in is removed"),
-            ("125", "there is none, or hugelift failed; stderr says why"),
+            ("125", "the unit has no drop-in of hugelift, or hugelift failed; stderr says why"),
         ],
         examples: &[("sudo hugelift unwrap mariadb", "have it started without hugelift again")],
     },

@@ -48,7 +48,9 @@ impl Metrics {
 fn socket(path: &str) -> Result<PathBuf, String> {
     match path.len() {
         ..=LONGEST_SOCKET => file(path),
-        bytes => Err(format!("the path has {bytes} bytes, and that of a socket at most {LONGEST_SOCKET}")),
+        bytes => {
+            Err(format!("the path has {bytes} bytes; the path of a socket has at most {LONGEST_SOCKET}"))
+        }
     }
 }
 

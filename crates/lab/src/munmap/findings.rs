@@ -28,7 +28,7 @@ const FASTER: f64 = 1.5;
 
 /// The source's result on another kernel.
 const FREEBSD: &str = "in the source (FreeBSD, will-it-scale mmap1) processes waited for each other too, for the \
-                       accounting of swap reservations; those of Linux do not";
+                       accounting of swap reservations; processes on Linux do not";
 
 /// Title of a column.
 const CPU: &str = "CPU time per cycle";

@@ -13,7 +13,7 @@ pub enum Refusal {
     #[error(transparent)]
     Layout(#[from] align::Refusal),
     /// Neither x86-64 nor AArch64.
-    #[error("its machine, {0}, is not one whose references hugelift knows")]
+    #[error("hugelift does not know the references of its machine ({0})")]
     Machine(u16),
     /// `ET_EXEC`.
     #[error(
@@ -63,7 +63,7 @@ pub enum Refusal {
         at: u64,
     },
     /// It is not known who refers to this.
-    #[error("the section {name} at {at} lies before its code, and what refers to it is not known")]
+    #[error("the section {name} at {at} lies before its code, and hugelift does not know what refers to it")]
     Front {
         /// The section.
         name: String,
@@ -75,7 +75,8 @@ pub enum Refusal {
     Uncovered(Addr),
     /// Code or data refers to what lies before the code, or may.
     #[error(
-        "what lies at {at} refers to {to}, before its code, or looks as if it did (numbers may, by chance)"
+        "the bytes at {at} refer, or seem to refer, to {to}, which lies before the code (a number may have such a value \
+         by chance)"
     )]
     Reference {
         /// Address of the instruction or the word.
@@ -85,8 +86,8 @@ pub enum Refusal {
     },
     /// With everything moved, that is no longer where the header is.
     #[error(
-        "what lies at {at} refers to the object's own ELF header or program headers, or looks as if it did \
-         (numbers may, by chance); these must stay at the start"
+        "the bytes at {at} refer, or seem to refer, to the object's own ELF header or program headers, which must stay \
+         at the start (a number may have such a value by chance)"
     )]
     OwnHeader {
         /// Where the reference is.

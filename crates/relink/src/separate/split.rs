@@ -38,7 +38,9 @@ pub fn separate_debug(debug: &[u8], original: &[u8], separated: &Separated) -> R
     if let (Some(is), Some(wanted)) = (build_id(debug, &of_debug), build_id(original, &tables))
         && is != wanted
     {
-        return Err(Refusal::Foreign { what: format!("its build-id is {is}, that of the program {wanted}") });
+        return Err(Refusal::Foreign {
+            what: format!("its build-id is {is}, but the program's is {wanted}"),
+        });
     }
     belongs(debug, &of_debug, original, &tables)?;
     let after = Tables::parse(&separated.bytes)?;
@@ -70,7 +72,7 @@ fn belongs(debug: &[u8], of_debug: &Tables, original: &[u8], tables: &Tables) ->
         if is != wanted {
             let [is, wanted] = [is, wanted].map(|(at, size)| format!("{size:#x} bytes at {at:#x}"));
             return Err(Refusal::Foreign {
-                what: format!("its section {name} is {is}, that of the program {wanted}"),
+                what: format!("its section {name} is {is}, but the program's is {wanted}"),
             });
         }
         common += 1;

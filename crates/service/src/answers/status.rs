@@ -96,10 +96,13 @@ impl Status {
 /// Parses the answer of a daemon.
 ///
 /// # Errors
-/// It is not that of a daemon of this version.
+/// The answer is not a status. Perhaps the daemon has another version of hugelift.
 pub fn parse(answer: &str) -> Result<Status, String> {
-    serde_json::from_str(answer)
-        .map_err(|e| format!("the answer is not that of a daemon of this version of hugelift: {e}"))
+    serde_json::from_str(answer).map_err(|e| {
+        format!(
+            "cannot read the answer; perhaps the daemon that answered has another version of hugelift: {e}"
+        )
+    })
 }
 
 /// Returns what is shown of it to people.

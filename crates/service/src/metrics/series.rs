@@ -90,15 +90,9 @@ fn daemon(out: &mut Registry, figures: &Figures) {
     measured(out, "cpu", SECONDS, "CPU time of the service and its helpers", counters(cpu));
     let resident = gauges(one(figures.resident_bytes));
     measured(out, "resident", BYTES, "Resident memory of the service and its helpers", resident);
-    plain(out, "scans", "How often the service has looked at the machine", counters(one(figures.scans)));
+    plain(out, "scans", "How often the service has scanned the machine", counters(one(figures.scans)));
     let scan = one(finite(figures.scan_seconds));
-    measured(
-        out,
-        "scan",
-        SECONDS,
-        "Time that the service has spent on looking at the machine",
-        counters(scan),
-    );
+    measured(out, "scan", SECONDS, "Time that the service has spent on scans of the machine", counters(scan));
 }
 
 /// Registers what the daemon has done.
@@ -116,7 +110,7 @@ fn work(out: &mut Registry, figures: &Figures) {
     let help = "Processes that a rule takes and that are not lifted now, by the reason";
     plain(out, "processes_refused", help, gauges(refused));
     let seen = gauges(one(figures.processes_seen));
-    plain(out, "processes_seen", "Processes that the service has found at its last look", seen);
+    plain(out, "processes_seen", "Processes that the service found in its last scan", seen);
     let taken = gauges(one(figures.processes_taken));
     plain(out, "processes_taken", "Processes that run and that the service has lifted", taken);
 }

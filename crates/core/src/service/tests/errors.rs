@@ -129,7 +129,7 @@ fn issue_33_the_other_tables() {
         assert!(error.starts_with(says), "{text}: {error}");
     }
     let socket = format!("[metrics]\nsocket = \"/{}\"", "x".repeat(107));
-    assert!(error_of(&[("x", &socket)]).contains("has 108 bytes, and that of a socket at most 107"));
+    assert!(error_of(&[("x", &socket)]).contains("has 108 bytes; the path of a socket has at most 107"));
 }
 
 #[test]
