@@ -295,8 +295,8 @@ fn each(
     Ok(if failed { Exit(FAILED) } else { Exit::SUCCESS })
 }
 
-/// Has a process map its data files anew where they are on huge pages now, adds to its change what that has shown, and returns what
-/// became of the files. What it touches is mapped by huge pages only if its page tables for small ones are gone.
+/// Makes a process map its data files again where they are on huge pages now. Adds the result to `change`, and returns the
+/// report on the files. Huge pages map the memory that the process touches only if its page tables for small pages are gone.
 fn mapped_anew(one: Chosen, files: OfProcess, seccomp: Seccomp, change: &mut Change) -> PrimeReport {
     change.complaints.extend(files.notes);
     if files.to_map_anew.is_empty() {

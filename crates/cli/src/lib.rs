@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The `hugelift` command: one file a subcommand.
+//! The `hugelift` command: a file or a folder for each subcommand (`restore` is in `attach`).
 //!
-//! It is a library so that manual pages and completions can be made from the definition of its options; no
-//! other crate uses it.
+//! It is a library so that manual pages and completions can be made from the definition of its options. Of the other
+//! crates only `manual` uses it.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod advise;

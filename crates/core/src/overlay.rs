@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The layers of an overlay (overlayfs), as `/proc/self/mountinfo` shows them, and where a file of it can lie in them.
 //!
-//! A container's files are those of the layers of its image. The paths of the layers are as whoever mounted has given them:
+//! A container's files lie in the layers of its image. The program that mounted the overlay has given the paths of the layers:
 //! containerd and Docker shorten them to paths below the folder that has all layers.
 //!
 //! Only lower layers count. The container writes to the upper one, so a path in it leads tomorrow where the container wants.
@@ -11,7 +11,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
-/// The folders that have all layers: of Podman and CRI-O, of Docker, and of containerd and its kin.
+/// The folders that have all layers: of Podman and CRI-O, of Docker, of containerd, and of programs that build on it (k3s).
 const STORES: [&str; 4] = [
     "/var/lib/containers/storage/overlay",
     "/var/lib/docker/overlay2",
@@ -38,7 +38,8 @@ pub fn parse(mountinfo: &[u8]) -> Vec<Overlay> {
     mountinfo.split(|byte| *byte == b'\n').filter_map(line).collect()
 }
 
-/// Returns the folders in one of which the files of the overlay `device` lie, in the order in which they hide each other.
+/// Returns the folders that can hold the files of the overlay `device`. A file in an earlier folder hides files of the same
+/// name in later ones.
 pub fn layers(overlays: &[Overlay], device: Device) -> Vec<PathBuf> {
     overlays.iter().find(|one| one.device == device).map(Overlay::layers).unwrap_or_default()
 }

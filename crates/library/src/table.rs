@@ -37,7 +37,7 @@ pub struct Lifted {
 }
 
 struct Table {
-    /// Differs from that of each other table, also of those that a parent has made.
+    /// A number that no other table has, and no table that a parent process has made.
     number: u64,
     ranges: Registry<Vec<Lifted>>,
 }

@@ -14,7 +14,8 @@ pub struct Settings {
     pub large_every: Duration,
     /// How often each other process is read that works. One that sleeps is read more rarely.
     pub small_every: Duration,
-    /// How often a thread of the kernel is read, whose id may be that of a process by now, and a process that has slept for long.
+    /// How often a process is read that has slept for long. The id of a kernel thread is read as often: a process may have
+    /// this id by now.
     pub kernel_every: Duration,
     /// How often /proc is listed at most where events are missing.
     pub scan_every: Duration,

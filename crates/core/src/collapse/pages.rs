@@ -43,8 +43,8 @@ impl Pages {
         pages
     }
 
-    /// Returns them for a block of shared memory, of which its file has this many pages in memory, if that is known: other
-    /// processes may have touched more of it. A collapse moves them for all.
+    /// Returns the counts for a block of shared memory. `in_file` is how many of the block's pages its file has in memory, if
+    /// that is known: other processes may have touched pages that this one has not. A collapse moves the pages for all processes.
     pub fn of_shared(self, in_file: Option<u64>) -> Pages {
         let present = self.own + self.others;
         let rest = self.all.saturating_sub(self.guarded);

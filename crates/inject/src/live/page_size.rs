@@ -22,15 +22,15 @@ use std::rc::Rc;
 /// `MADV_POPULATE_READ` (Linux 5.14), which is not in the C library of every target.
 const POPULATE_READ: u64 = 22;
 
-/// Huge pages that are made by one call, for which ctrl-C waits, or split in one stop of a thread, of which each takes some
-/// microseconds.
+/// How many huge pages one call makes, or one stop of a thread splits. ctrl-C waits for the end of such a call. To split
+/// one huge page takes some microseconds.
 const TOGETHER: usize = 64;
 
-/// The advice by which the huge pages of a mapping are split, and that which it has afterwards.
+/// The advice (madvise(2)) by which the huge pages of a mapping are split, and the advice that the mapping has afterwards.
 struct Advice {
     sweeping: u64,
     at_last: u64,
-    /// What is called before it is made huge again.
+    /// The advice that is given before the mapping is made huge again.
     to_be_huge: Option<u64>,
 }
 

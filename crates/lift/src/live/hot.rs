@@ -29,7 +29,7 @@ pub(super) const CHOOSING: Duration = Duration::from_millis(200);
 const SHORTEST: Duration = Duration::from_millis(800 / ROOM as u64);
 /// Until the first choice samples take at most one part in so many of the CPU time of a process.
 const FAST_SHARE: u32 = 100;
-/// A process is looked for so far up from one that it has forked.
+/// Samples of a process count for so many processes: for itself, for the process that has forked it, and so on.
 const GENERATIONS: usize = 8;
 
 /// The code in use of the processes.

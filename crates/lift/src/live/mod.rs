@@ -80,7 +80,7 @@ impl Wanted {
         Wanted { policy, seccomp, explains: false, anonymous: None, hot: None }
     }
 
-    /// Also wants those of these parts that programs write to: RELRO and data.
+    /// Also wants the parts among `parts` that programs write to: RELRO and data.
     #[must_use]
     pub(crate) fn written(mut self, parts: &[Part]) -> Wanted {
         self.policy.parts.extend(parts.iter().filter(|part| part.is_writable()));

@@ -261,21 +261,21 @@ pub fn first_present(pagemap: &File, range: Range) -> io::Result<Option<Addr>> {
 /// Which pages are wanted, by their categories (Documentation/admin-guide/mm/pagemap.rst).
 #[derive(Clone, Copy)]
 struct Wanted {
-    /// Those that matter.
+    /// The categories that matter.
     mask: u64,
-    /// Those of them that a page must not have. It must have the others.
+    /// The categories of `mask` that a page must not have. It must have the others of `mask`.
     inverted: u64,
-    /// It must have one of these, if any are named.
+    /// A page must have one of these categories, if any are named.
     any: u64,
 }
 
 impl Wanted {
-    /// Wants pages that have those of `mask` which are not `inverted`, and lack those which are.
+    /// Wants pages that lack the categories `inverted`, and have all other categories of `mask`.
     fn of(mask: u64, inverted: u64) -> Wanted {
         Wanted { mask, inverted, any: 0 }
     }
 
-    /// Wants pages that lack these.
+    /// Wants pages that lack these categories.
     fn without(categories: u64) -> Wanted {
         Wanted::of(categories, categories)
     }

@@ -34,8 +34,8 @@ impl Containers {
         containers
     }
 
-    /// Reads the file of pods again if it has changed, which is looked at every few seconds at most. Returns whether it says
-    /// something else than before.
+    /// Checks every few seconds at most whether the file of pods has changed, and reads it again if so. Returns whether the
+    /// file says something else than before.
     pub fn look(&mut self) -> bool {
         self.pods.as_mut().is_some_and(PodsFile::look)
     }

@@ -37,7 +37,7 @@ impl PodsFile {
         PodsFile { path, pods: Pods::default(), tried: None, again: Instant::now(), failed: None }
     }
 
-    /// Reads the file if it has changed, which is looked at every few seconds at most. Returns whether it says
+    /// Checks every few seconds at most whether the file has changed, and reads it if so. Returns whether the file says
     /// something else than before.
     pub fn look(&mut self) -> bool {
         if Instant::now() < self.again {

@@ -40,7 +40,7 @@ pub struct Experiment {
 }
 
 impl Experiment {
-    /// Starts one of so many seconds.
+    /// Starts an experiment of so many seconds.
     ///
     /// # Errors
     /// It cannot be started.
@@ -52,7 +52,7 @@ impl Experiment {
         Experiment::of(process, start(&words, Stdio::null(), Stdio::piped())?, seconds)
     }
 
-    /// Returns that of so many seconds which `child` makes, whose output is a pipe.
+    /// Returns the experiment of so many seconds that `child` makes. The output of `child` is a pipe.
     fn of(process: Identity, mut child: Child, seconds: u64) -> io::Result<Experiment> {
         let Some(output) = child.stdout.take().map(OwnedFd::from) else { return Err(Errno::EPIPE.into()) };
         never_wait(&output)?;

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// The programs at most of which it is remembered that they have a row.
+/// How many programs are remembered, at most, as programs that have a row.
 const NAMED: usize = 4096;
 
 /// The rows for the ledger.

@@ -50,9 +50,9 @@ pub struct Ended {
     pub program: Program,
     /// The result, as it is written down.
     pub experiment: entry::Experiment,
-    /// The process on which it was made, and that which has made it.
+    /// The process on which the experiment was made.
     pub process: Identity,
-    /// It may not have ended yet.
+    /// The process that has made the experiment. It may not have ended yet.
     pub child: Child,
 }
 

@@ -40,8 +40,8 @@ pub(super) struct ExecStop {
     entry: Addr,
 }
 
-/// Moves the executable and aligns the heap, as the job say. A static program is then lifted, a dynamic
-/// one gets its entry stub.
+/// Moves the executable and aligns the heap, as the job says. Then a static program is lifted, and a dynamic program
+/// gets its entry stub.
 pub(super) fn at_exec(stopped: Stopped, reap: Option<i32>, job: &mut LiftJob) -> Result<Next, Error> {
     let mut program = match ExecStop::read(&stopped) {
         Ok(program) => program,

@@ -5,8 +5,8 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
-/// Returns the path of the group that tells most: where systemd uses version 2, that; else that of systemd's own hierarchy
-/// of version 1, or of the memory controller.
+/// Returns the path of the group that tells most: the group of version 2 where systemd uses that version, else the group in
+/// systemd's own hierarchy of version 1, else the group of the memory controller.
 pub(super) fn path(text: &[u8]) -> Option<PathBuf> {
     let of = |wanted: &str| groups(text).find(|(controllers, _)| has(controllers, wanted));
     let below_root = |(_, path): &(&[u8], &[u8])| *path != b"/";

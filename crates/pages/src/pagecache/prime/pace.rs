@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How much of files is read into memory, how fast, and that it waits while memory is short.
 //!
-//! A machine that is short of memory would drop for what is read here what its programs use. The kernel says which share of the
-//! time tasks wait for memory (Documentation/accounting/psi.rst); it is asked before each stretch that is read.
+//! A machine that is short of memory would drop pages that its programs use, to make room for the bytes that are read here.
+//! The kernel says for which share of the time tasks wait for memory (Documentation/accounting/psi.rst). This share is read
+//! before each stretch of a file.
 
 use hugelift_core::pressure::Pressure;
 use hugelift_core::prime::Obstacle;

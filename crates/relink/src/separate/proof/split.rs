@@ -88,7 +88,7 @@ fn program_headers(pair: &Pair, [before, after]: [&Elf; 2]) -> Result<(), Flaw> 
             (None, _) => (pair.moved(p.vaddr, "the address of a program header")?, p.memsz),
         };
         let paddr = if p.paddr == p.vaddr { vaddr } else { p.paddr };
-        // What was extended downwards does not begin with what it began with.
+        // A segment that was extended downwards begins with other bytes now.
         let filesz = if memsz == p.memsz { p.filesz } else { 0 };
         let wanted = Program { vaddr, memsz, paddr, filesz, ..*p };
         if *q != wanted {

@@ -51,8 +51,8 @@ impl<'a> Elf<'a> {
     }
 }
 
-/// Returns what sections must be in the copy that are not what they were. `link` is what a `.gnu_debuglink` must
-/// name, if not what it did.
+/// Returns the sections that must differ in the copy, as the copy must have them. `link` is the file that a
+/// `.gnu_debuglink` must name; `None` if it must name the same file as in the original.
 pub(super) fn sections(file: &Elf, link: Option<DebugFile>) -> Result<Vec<Plain>, Flaw> {
     let mut all = Vec::new();
     let mut renamed = Vec::new();
