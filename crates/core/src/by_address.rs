@@ -7,7 +7,7 @@ use crate::addr::{Addr, Range};
 /// Ranges with values, which may overlap.
 #[derive(Clone, Debug)]
 pub struct ByAddress<T> {
-    /// By the start of the range; those that start at one address in the order in which they were given.
+    /// The values, by the start of their range. Values whose ranges start at one address have the order in which they were given.
     all: Vec<(Range, T)>,
     /// For each, the largest end of it and those before it.
     reach: Vec<Addr>,
@@ -28,7 +28,7 @@ impl<T> FromIterator<(Range, T)> for ByAddress<T> {
 }
 
 impl<T> ByAddress<T> {
-    /// Returns those that have a byte in common with `range`, by address.
+    /// Returns the ranges, with their values, that have a byte in common with `range`, by address.
     pub fn over(&self, range: Range) -> impl Iterator<Item = &(Range, T)> {
         let from = self.reach.partition_point(|reach| *reach <= range.start);
         let ahead = self.all.get(from..).unwrap_or_default();

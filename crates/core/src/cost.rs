@@ -70,7 +70,7 @@ pub enum Verdict {
 pub enum Counted {
     /// Of all threads.
     All,
-    /// Perhaps not of those that are older than the setting.
+    /// Perhaps not of the threads that are older than the setting.
     PerhapsSome,
     /// Of none, or it is unknown.
     No,

@@ -207,8 +207,8 @@ impl Headers {
         self.segments.first().map_or(0, |s| s.vaddr & !page.saturating_sub(1))
     }
 
-    /// Returns the offset in the file of what is loaded at the stated addresses `vaddr..vaddr+size`, if one segment has
-    /// them all. Segments are mapped in base pages of `page` bytes.
+    /// Returns the offset in the file of the bytes that are loaded at the stated addresses `vaddr..vaddr+size`, if one segment
+    /// has them all. Segments are mapped in base pages of `page` bytes.
     pub fn offset_of(&self, vaddr: u64, size: u64, page: u64) -> Option<u64> {
         let within = page.saturating_sub(1);
         let end = vaddr.checked_add(size)?;

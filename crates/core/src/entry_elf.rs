@@ -39,7 +39,7 @@ const STRTAB: u32 = 23;
 const SHSTRTAB: u32 = 31;
 
 impl Names {
-    /// Names those of `functions` that overlap one of `spans`. Empty if there are none, or more spans
+    /// Names the functions among `functions` that overlap one of `spans`. Returns no names if there are none, or more spans
     /// than an ELF file of this form can have.
     pub fn new(machine: Machine, functions: &[Function], spans: &[StoredSpan]) -> Names {
         build(machine, functions, spans).unwrap_or_default()

@@ -25,8 +25,8 @@ pub struct Folios {
 const HEAD: u64 = 1 << 15;
 const TAIL: u64 = 1 << 16;
 
-/// Returns for each frame how many frames its folio has, by their flags; 0 for one that begins before them, as a page of a pool
-/// that is larger than they reach.
+/// Returns for each frame how many frames its folio has, by the flags of the frames; 0 if the folio begins before the first
+/// frame, as a large page of a pool may.
 pub fn frames_of_folios(flags: &[u64]) -> Vec<u32> {
     let mut frames = vec![1; flags.len()];
     let mut at = 0;

@@ -41,7 +41,7 @@ pub struct Heat {
     pub ended: bool,
     /// Its threads.
     pub threads: u64,
-    /// Those that were sampled: of very many, those that had used the most CPU time.
+    /// The threads that were sampled. If there are very many, these are the threads that had used the most CPU time.
     pub sampled_threads: u64,
     /// The samples that the others are shares of: one for each `period_ns` of CPU time.
     pub samples: u64,

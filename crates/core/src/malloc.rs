@@ -123,8 +123,8 @@ pub fn settings(
     allocators.iter().filter_map(setting).collect()
 }
 
-/// Puts in front of `had`, a list of options separated by `comma`, those of `wanted` that it does not
-/// name. Returns `None` if it names them all.
+/// Returns the list of options `had`, which `comma` separates, with the options of `wanted` that it does not name in front of
+/// it. Returns `None` if it names them all.
 fn merged(had: Option<&str>, comma: &str, equals: &str, wanted: &[(&str, &str)]) -> Option<String> {
     let had = had.unwrap_or_default();
     let named = |key: &str| had.split(comma).any(|o| o.split(equals).next() == Some(key));

@@ -254,7 +254,7 @@ pub(crate) fn parse_line(line: &[u8]) -> Result<Mapping, &'static str> {
     })
 }
 
-/// Undoes the kernel's only escape, that of the newline (`seq_file_path(m, file, "\n")`).
+/// Undoes the kernel's only escape, which stands for the newline (`seq_file_path(m, file, "\n")`).
 fn unescape(path: &[u8]) -> PathBuf {
     if !path.windows(4).any(|w| w == b"\\012") {
         return PathBuf::from(OsStr::from_bytes(path));

@@ -50,7 +50,7 @@ impl Mounts {
         Mounts { own: parse(own), theirs: parse(theirs) }
     }
 
-    /// Adds a file system that the kernel has mounted for itself, as that of memfd_create(2).
+    /// Adds a file system that the kernel has mounted for itself, for example the tmpfs of memfd_create(2).
     pub fn add(&mut self, device: Device, kind: &str) {
         self.own.insert(device, kind.into());
     }

@@ -26,7 +26,7 @@ pub struct Stat {
     /// The process that started it, or the one that adopted it since.
     pub parent: u32,
     /// Whether it is a thread of the kernel's that works for the process, as for io_uring or vhost. Such a thread is listed among
-    /// those of the process, and never executes its code.
+    /// the threads of the process, and never executes its code.
     pub is_kernel_worker: bool,
     /// Whether it is a thread of the kernel that works for no process, and has no memory of its own.
     pub is_kernel_thread: bool,
@@ -90,8 +90,8 @@ impl Stat {
         self.virtual_bytes == 0 && !self.thread_has_ended() && !self.is_kernel_thread
     }
 
-    /// Returns whether it is of this process, which lives and does not end at this moment. One that ends gives back its memory and
-    /// its counters first, and may be there without them for long on a busy machine.
+    /// Returns whether it is of this process, which lives and does not end at this moment. A process that ends gives
+    /// back its memory and its counters first, and may be there without them for long on a busy machine.
     pub fn is_whole(&self, identity: Identity) -> bool {
         self.is_alive(identity) && !self.is_exiting() && !self.is_kernel_thread
     }

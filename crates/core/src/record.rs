@@ -253,7 +253,7 @@ pub fn record_name(device: u64, inode: u64) -> String {
     format!("{device:x}-{inode:x}.json")
 }
 
-/// Returns the name of the record of the entries on one memory node. Without a node it is that of [`record_name`].
+/// Returns the name of the record of the entries on one memory node. Without a node [`record_name`] gives the name.
 pub fn record_name_on(device: u64, inode: u64, node: Option<u32>) -> String {
     match node {
         Some(node) => format!("{device:x}-{inode:x}@node{node}.json"),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Shared memory of a process, and which of it huge pages can map.
 //!
-//! Anonymous `MAP_SHARED`, shmget(2), memfd_create(2) and /dev/shm are files of tmpfs: the first three of one that the kernel
-//! has mounted for itself. A huge page of such a file is mapped as one where address and offset agree:
+//! Anonymous `MAP_SHARED`, shmget(2), memfd_create(2) and /dev/shm are files of tmpfs. The first three lie in a tmpfs that the
+//! kernel has mounted for itself. A huge page of such a file is mapped as one where address and offset agree:
 //!
 //! ```text
 //!   file     |--2 MB--|--2 MB--|        |--2 MB--|--2 MB--|
@@ -21,7 +21,7 @@ use std::os::unix::ffi::OsStrExt as _;
 /// The file in which a piece of shared memory lies.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct SharedFile {
-    /// Device and inode. That of a segment of System V is its id, which another file may have as its inode.
+    /// Device and inode. A segment of System V has its id in the place of the inode; another file may have the same inode.
     pub file: FileId,
     /// shmget(2)
     pub system_v: bool,

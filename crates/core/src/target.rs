@@ -149,7 +149,7 @@ pub trait Target {
     /// mprotect(2).
     fn mprotect(&mut self, range: Range, prot: Prot) -> Result<(), Fault>;
     /// mremap(2) with `MREMAP_FIXED`: moves `from`, pages and all, over what is at `to`, maybe piece by piece. The
-    /// addresses of [`Fault::Call`] are those of the piece that did not move.
+    /// addresses of [`Fault::Call`] are the addresses of the piece that did not move.
     fn mremap(&mut self, from: Range, to: Addr) -> Result<(), Fault>;
     /// madvise(2) with `MADV_HUGEPAGE`.
     fn advise_huge(&mut self, range: Range) -> Result<(), Fault>;

@@ -5,8 +5,8 @@
 //! unit file + drop-ins -> Unit::read() -> Unit -> wrap() -> the text of UNIT.d/60-hugelift.conf
 //! ```
 //!
-//! The syntax is that of systemd.syntax(7), and of `ExecStart=` in systemd.service(5). What hugelift does not change stays as
-//! it is written, with its quotes, `%` and `$`.
+//! The syntax is described in systemd.syntax(7), and for `ExecStart=` in systemd.service(5). Text that hugelift does not change
+//! stays as it is written, with its quotes, `%` and `$`.
 
 pub mod command;
 pub mod drop_in;

@@ -18,9 +18,9 @@ use std::fmt;
 /// What the base pages of a huge page hold.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Contents {
-    /// All of them.
+    /// All base pages of the huge page.
     pub pages: u64,
-    /// Those that hold zeros alone.
+    /// The base pages that hold zeros alone.
     pub zeros: u64,
 }
 

@@ -21,7 +21,7 @@ pub const DATA_BYTES: usize = CAVE_BYTES - arch::LENT_STUB_BYTES;
 /// The caves of a process.
 #[derive(Clone, Debug)]
 pub struct Caves {
-    /// Those that are free, best first.
+    /// The caves that are free, best first.
     free: Vec<Addr>,
     /// Bytes that arguments can point to. They do not depend on the cave that a thread gets.
     data: Addr,

@@ -3,8 +3,8 @@
 //!
 //! Two checks keep a filter from ending a process. Before a thread makes its first call, its filters must
 //! allow the calls without which nothing can be undone (`NEEDED`). Then each call is run through the filters
-//! with its own number and arguments before it is made. One that they would refuse is not made, and counts as
-//! failed.
+//! with its own number and arguments before it is made. A call that they would refuse is not made, and counts
+//! as failed.
 
 use crate::arch;
 use crate::calls::FILE_COPY;
@@ -231,8 +231,8 @@ pub enum Way {
 }
 
 impl Way {
-    /// Checks the calls of this way. Addresses, lengths and descriptors are examples; all other arguments
-    /// are those that will be used.
+    /// Checks the calls of this way. Addresses, lengths and descriptors are examples; all other arguments have the values that
+    /// the calls will have.
     ///
     /// # Errors
     /// The first call that the filters refuse.
@@ -306,7 +306,7 @@ const FILE: &[Call] = &[
     (libc::SYS_mmap, [EXAMPLE, LEN, READ, FILE_FLAGS, FD, 0]),
 ];
 
-/// Calls that map code and a word, and those of threads that wait for the word.
+/// Calls that map code and a word, and the calls by which threads wait for the word.
 const WRITTEN: &[Call] = &[
     (libc::SYS_mmap, [0, 4096, READ | EXEC, ANONYMOUS, u64::MAX, 0]),
     (libc::SYS_mprotect, [EXAMPLE, 4096, READ | WRITE, 0, 0, 0]),

@@ -187,8 +187,8 @@ impl Drop for Errno {
     }
 }
 
-/// Blocks all signals but the one that the C library sends to all threads and waits for, as in setuid(2). Returns
-/// those that were blocked.
+/// Blocks all signals except for the signal by which the C library makes all threads do something and waits for them, as in
+/// setuid(2). Returns the signals that were blocked before.
 fn block_signals() -> u64 {
     const SET_ID: u32 = if cfg!(target_env = "musl") { 34 } else { 33 };
     swap_signals(!(1 << (SET_ID - 1)), libc::SIG_BLOCK)

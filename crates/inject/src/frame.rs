@@ -28,7 +28,7 @@
 //! to the program's next instruction. No breakpoint is used: without a tracer it would kill the program.
 //!
 //! *Chained frames.* If the program must not go on before other calls are made (a wait4(2) for the
-//! helper, one that discards its SIGCHLD), each such call has a frame of its own. Its pc is the
+//! helper, a call that discards its SIGCHLD), each such call has a frame of its own. Its pc is the
 //! stub's system call, its registers are the call's number and arguments, its sp is the next frame, and
 //! it blocks all signals:
 //!
@@ -79,7 +79,7 @@ impl CodeCave {
         (self.0.0..self.0.0 + STUB_AT).contains(&pc.0)
     }
 
-    /// Returns the address of [`arch::BATCH`]: that of the entry stub, which is not executed again.
+    /// Returns the address of [`arch::BATCH`]. It lies where the entry stub was, which is not executed again.
     fn batch(self) -> Addr {
         self.0
     }

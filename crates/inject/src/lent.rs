@@ -26,9 +26,9 @@
 //! last call of ours ([`CallEnd`]), on its way to the last stop.
 //!
 //! Some calls end with EINTR after any stop (signal(7)). Such a call is made again, unless a signal is
-//! pending, which would have ended it too. Its relative timeout would begin anew. That of epoll_wait(2) is
-//! shortened (`TimedWait`); a thread that is found waiting in another such call with a timeout is not stopped at
-//! all.
+//! pending, which would have ended it too. Its relative timeout would begin anew. The timeout of
+//! epoll_wait(2) is shortened (`TimedWait`); a thread that is found waiting in another such call with a timeout is not
+//! stopped at all.
 
 mod call;
 mod memory;
@@ -352,8 +352,8 @@ impl Lent {
         stopped.detach(0).map(|()| wait)
     }
 
-    /// Returns whether the process is still the program that was prepared: after execve(2) in another thread the id of
-    /// the first thread is that of a new program. The open file reads nothing of it.
+    /// Returns whether the process is still the program that was prepared: after execve(2) in another thread the first
+    /// thread's id belongs to a new program. The open file reads nothing of the new program.
     fn is_same_program(&self) -> bool {
         is_same_program(&self.memory, self.data)
     }
@@ -408,9 +408,9 @@ fn to_trap(stopped: Stopped, asks: Duration) -> Result<Stopped, Error> {
     }
 }
 
-/// Returns the threads of a process in the order in which they should be lent: first those that sleep, the one before
-/// the others that has used the least CPU time, as the program will not miss it; then those that compute. Workers of the kernel
-/// are left out.
+/// Returns the threads of a process in the order in which they should be lent: first the threads that sleep, in the order of
+/// their CPU time, since the program will not miss a thread that has used little; then the threads that compute. Workers of the
+/// kernel are left out.
 ///
 /// # Errors
 /// /proc cannot be read.

@@ -105,7 +105,7 @@ pub struct Stops {
 }
 
 impl Stops {
-    /// Adds those of a later step.
+    /// Adds the stops of a later step.
     #[must_use]
     pub fn and(self, later: Stops) -> Stops {
         Stops {

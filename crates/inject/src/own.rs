@@ -37,7 +37,7 @@ const LONGEST_INSIDE: Duration = Duration::from_millis(300);
 /// Why a call was not made.
 #[derive(Debug)]
 enum NotMade<S> {
-    /// The check of what is mapped there found a reason.
+    /// The check of the mappings there found a reason.
     Stopped(S),
     /// Something else is mapped there by now, or the code was written to, as by a debugger. All is as before.
     Changed,

@@ -56,9 +56,8 @@ impl Surroundings for SeenStopped<'_> {
         memory::read_array(self.before.pid, at).ok()
     }
 
-    /// A thread that slept in the same call was not in a handler: that has another stack pointer. One that ran
-    /// was not in a handler if it blocked the same signals as now: a handler blocks its own (but with
-    /// SA_NODEFER).
+    /// A thread that slept in the same call was not in a handler: a handler has another stack pointer. A thread that ran was
+    /// not in a handler if it blocked the same signals as now: a handler blocks its own signal (unless it has SA_NODEFER).
     fn first_argument(&self, call: &Call) -> Option<u64> {
         if let Some(seen) = self.before.call {
             let mut expected = seen;

@@ -26,7 +26,7 @@ use hugelift_linux::io::console::say;
 use hugelift_linux::proc::procfs::Process;
 use std::collections::BTreeMap;
 
-/// The most objects that are named of those that a program opens later.
+/// How many of the objects that a program opens later are named at most.
 const MAX_NAMED: usize = 3;
 
 impl LiftJob {

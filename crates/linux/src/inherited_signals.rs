@@ -73,8 +73,8 @@ impl Inherited {
         Ok(())
     }
 
-    /// Returns the signals that would have to be blocked and unblocked. Those of the C library are not among them: it leaves them out
-    /// of what it reads as the mask.
+    /// Returns the signals that would have to be blocked and unblocked. The C library's own signals are not among them: the C
+    /// library leaves them out of the mask that it returns.
     fn differences(self) -> Option<[SigSet; 2]> {
         let now = SigSet::thread_get_mask().ok()?;
         let lacking = |of: SigSet, others: SigSet| -> SigSet {

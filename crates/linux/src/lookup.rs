@@ -135,7 +135,7 @@ impl Lookup {
 /// Returns the file that execvp(3) would start for `name`, as far as stat(2) and the files' content show.
 ///
 /// # Errors
-/// Those of execvp(3): ENOENT if there is no file, EACCES if no file may be executed, ...
+/// The errors of execvp(3): ENOENT if there is no file, EACCES if no file may be executed, ...
 pub fn resolve(name: &OsStr) -> Result<PathBuf, ExecError> {
     let mut lookup = Lookup::new(name);
     loop {

@@ -24,7 +24,7 @@ pub const MOST_DROP_INS: usize = 256;
 
 /// Reads the drop-ins in a folder, which are its `*.toml` in the order of the bytes of their names, and then the main
 /// file. This is the order in which their rules are tried. A folder that does not exist has no drop-ins. A name that
-/// begins with a dot is passed over, as those of editors.
+/// begins with a dot is passed over: editors make such files.
 ///
 /// # Errors
 /// Returns one line for a main file that is missing, and for a file or folder that others can change, that cannot be

@@ -8,7 +8,8 @@ use nix::sched::{CloneFlags, setns};
 use std::fs::File;
 use std::path::Path;
 
-/// The first process: that of the machine, if this one sees all its processes, else that of the container.
+/// The namespace of the first process: the machine's first process if this process sees the machine's processes, else the
+/// container's.
 const FIRST: &str = "/proc/1/ns/cgroup";
 const OWN: &str = "/proc/self/ns/cgroup";
 

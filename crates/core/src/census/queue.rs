@@ -58,7 +58,7 @@ impl Queue {
         self.0[turn.class as usize].remove(&(turn.due, pid));
     }
 
-    /// Returns the process that is to be read first of those that are due, with its turn.
+    /// Returns the process among the due ones that is to be read first, with its turn.
     pub(super) fn first(&self, now: Duration) -> Option<(u32, Turn)> {
         let due = self.heads().filter(|(_, turn)| turn.due <= now);
         due.min_by_key(|(_, turn)| turn.due + turn.class.patience())

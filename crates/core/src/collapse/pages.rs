@@ -7,13 +7,13 @@ use crate::addr::{Addr, PageSize};
 /// The base pages of a block.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Pages {
-    /// All of them, present or not.
+    /// All pages, present or not.
     pub all: u64,
-    /// Those that are present and of this process alone.
+    /// The pages that are present and belong to this process alone.
     pub own: u64,
-    /// Those that are present and not its own: other processes map them too, or they are the zero page.
+    /// The pages that are present and not its own: other processes map them too, or they are the zero page.
     pub others: u64,
-    /// Those in swap space.
+    /// The pages in swap space.
     pub swapped: u64,
     /// Guard pages (`MADV_GUARD_INSTALL`), and pages that a userfaultfd protects from writes.
     pub guarded: u64,

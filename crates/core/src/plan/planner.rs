@@ -192,8 +192,8 @@ impl<'a> Planner<'a> {
         extent.part.is_writable() || self.policy.copies.allow(extent.range)
     }
 
-    /// Makes `spans` of what the page cache holds. The first of `candidates` is the page cache, the
-    /// others are what to try if its pages turn out not to be huge.
+    /// Makes `spans` of pages that the page cache holds. The first of `candidates` is the page cache. The others are to be
+    /// tried if its pages turn out not to be huge.
     fn take_cached(&mut self, extent: &Extent, spans: &[Range], candidates: &[Candidate]) {
         let Some(page) = candidates.first().map(|c| c.page) else { return };
         let mut left = vec![extent.range];

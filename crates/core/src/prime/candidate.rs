@@ -73,8 +73,8 @@ pub fn candidates(
     read_only.filter_map(|(i, segment)| candidate(i, segment)).collect()
 }
 
-/// Returns the stretches of a data file of `file_len` bytes, each widened to the whole huge pages that have data; those in
-/// one page are joined. `data` are the offsets of start and end of what is no hole, ascending.
+/// Returns the stretches of a data file of `file_len` bytes, each widened to the whole huge pages that have data.
+/// Stretches in one huge page are joined. `data` are the offsets at which the data between holes start and end, ascending.
 pub fn stretches(data: &[(u64, u64)], file_len: u64, huge: PageSize) -> Vec<Candidate> {
     let whole_end = Addr(file_len).align_down(huge).0;
     let mut all: Vec<(u64, u64)> = Vec::new();

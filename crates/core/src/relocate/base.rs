@@ -86,7 +86,7 @@ pub struct Bases<'a> {
 const EXAMPLE_BASE: u64 = 0x5555_4000_0000;
 /// The end of the address space, far from there.
 const STACK: Range = Range { start: Addr(0x7fff_ff00_0000), end: Addr(0x7fff_ff10_0000) };
-/// The ends of this many parts are tried, those of the largest: a file may state a thousand.
+/// How many parts are tried by their ends. The largest parts are taken, since a file may state a thousand.
 const TRIED: usize = 8;
 const PARTS: [Part; 5] = [Part::Text, Part::Rodata, Part::Relro, Part::Data, Part::Bss];
 

@@ -229,7 +229,7 @@ pub struct PartReport {
     pub start: u64,
     /// Its length.
     pub bytes: u64,
-    /// Bytes of the whole huge pages in it, and those that outer spans add.
+    /// Bytes of the whole huge pages in it, and the bytes that outer spans add.
     pub liftable_bytes: u64,
     /// Bytes that huge pages map now, by smaps.
     pub huge_bytes: u64,

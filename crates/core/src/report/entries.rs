@@ -16,7 +16,8 @@ pub struct Entries {
 }
 
 impl Entries {
-    /// Counts the entries of these parts, each with its bytes, those that huge pages map, and those that they could map.
+    /// Counts the entries of these parts. Each part has three numbers: its bytes, the bytes that huge pages map, and the bytes
+    /// that they could map.
     pub(super) fn of(parts: impl Iterator<Item = [u64; 3]>, base: PageSize, huge: PageSize) -> Entries {
         let mut all = Entries::default();
         for [bytes, huge_bytes, liftable_bytes] in parts {

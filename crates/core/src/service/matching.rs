@@ -128,7 +128,7 @@ impl Conditions {
     }
 
     /// Returns whether a process of these facts is an ordinary user's, and nobody but this user has said what it is: the rule
-    /// names no user and no unit but those of users, and it is in no container.
+    /// names no user and no unit except for units of users, and the process is in no container.
     pub fn takes_any(&self, facts: &Facts) -> bool {
         let has_unit = self.unit.is_some() && !facts.cgroup.starts_with(USERS);
         let is_named = has_unit || self.user.is_some() || facts.container.is_some();

@@ -110,7 +110,7 @@ pub struct Units {
 }
 
 impl Units {
-    /// Prepares the patterns. A plain name without a suffix is that of a service, as for systemctl(1).
+    /// Prepares the patterns. A plain name without a suffix names a service, as for systemctl(1).
     ///
     /// # Errors
     /// Returns the pattern that is malformed, or that is the name of a slice: processes are in the units in it.

@@ -62,8 +62,8 @@ pub struct Taken<'p> {
     pub verify: bool,
     /// On a machine with several NUMA nodes it has the copies of the nearest one.
     pub per_node: bool,
-    /// The ordinary user who has started it, where the rule takes the processes of any: those of one user together have a
-    /// part of [`Allowed::memory`].
+    /// The ordinary user who has started it, where the rule takes the processes of any user. All processes of one user together
+    /// have a part of [`Allowed::memory`].
     pub of_user: Option<u32>,
     /// The rules that were tried before, in order.
     pub passed: Vec<Passed<'p>>,

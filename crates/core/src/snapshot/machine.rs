@@ -61,12 +61,12 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Returns whether a page table holds several pages of the pool of this size, as on AArch64 those of 64 kB, and of 2 MB where
-    /// the base page has 16 or 64 kB.
+    /// Returns whether a page table holds several pages of the pool of this size. On AArch64 it holds several pages of 64 kB, and
+    /// several pages of 2 MB where the base page has 16 or 64 kB.
     ///
-    /// A child of fork(2) may get none of such pages, and reads zeros instead. The kernel takes a number in a record of the page
-    /// table for that of its users, which only tables of the next level have (`copy_hugetlb_page_range`; measured on 6.12.117:
-    /// 39 of 40 children after many small objects of the kernel were freed). Where the mapping is one of a file, such a
+    /// A child of fork(2) may get none of such pages, and reads zeros instead. The kernel reads a number in a record of the page
+    /// table as the number of the table's users, which only tables of the next level have (`copy_hugetlb_page_range`;
+    /// measured on 6.12.117: 39 of 40 children after many small objects of the kernel were freed). If a file is mapped, such a
     /// child finds the pages in the file.
     pub fn pool_page_is_lost_at_fork(&self, page: PageSize) -> bool {
         const ENTRY: u64 = 8;

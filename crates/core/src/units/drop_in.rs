@@ -5,7 +5,7 @@ use super::refusal::Refusal;
 use super::unit::Unit;
 use super::words::{Variables, quoted};
 
-/// The name of the drop-in's file: behind those of packages, and before what 'systemctl edit' makes.
+/// The name of the drop-in's file. It sorts behind the drop-ins of packages, and before the file that 'systemctl edit' makes.
 pub const FILE: &str = "60-hugelift.conf";
 /// Its name where a later file sets `ExecStart=` too.
 pub const LAST_FILE: &str = "zz-hugelift.conf";

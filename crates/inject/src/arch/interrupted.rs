@@ -22,7 +22,7 @@ pub struct Call {
 
 /// What can be found out about a thread at a ptrace stop, beside its registers.
 pub trait Surroundings {
-    /// Returns the instruction at `at`, of as many bytes as one that makes a system call.
+    /// Returns the bytes at `at`, as many as an instruction has that makes a system call.
     fn instruction(&self, at: Addr) -> Option<[u8; SYSCALL_BYTES as usize]>;
 
     /// Returns the first argument of the call that the stop has ended with EINTR, if it was this one (its

@@ -86,7 +86,7 @@ impl Stub<'_> {
         }
     }
 
-    /// Checks the calls that the code makes, beside those of every lift.
+    /// Checks the calls that the code makes beside the calls of every lift.
     pub(super) fn check(&self, filters: &Filters) -> Result<(), Refusal> {
         match self {
             Stub::Lent(_) => Ok(()),

@@ -52,7 +52,7 @@ const IN_VAIN: u32 = 10;
 const SAMPLING: Duration = Duration::from_millis(50);
 const LAST_SAMPLING: Duration = Duration::from_micros(500);
 
-/// Passes over a piece while the program runs, at most; one that finds little changed is the last.
+/// The most passes over a piece while the program runs. A pass that finds little changed is the last one.
 const PASSES: u32 = 3;
 
 impl Live {
@@ -219,8 +219,8 @@ impl Live {
     }
 }
 
-/// Moves the copy over the piece. A child that is forked from then on inherits it: one that were forked earlier
-/// would share its huge pages, and a write would split them.
+/// Moves the copy over the piece. A child that is forked from then on inherits the copy. A child that is forked earlier must
+/// not: it would share the huge pages, and a write would split them.
 fn put_in_place(leader: &mut Lent, piece: &Piece) -> Result<Came, Error> {
     let inherit = [piece.from.start.0, piece.from.len(), libc::MADV_DOFORK as u64, 0, 0, 0];
     if let errno @ -4095..0 = leader.call(libc::SYS_madvise, inherit)? {

@@ -39,7 +39,7 @@ pub(super) struct Others<'a> {
 }
 
 impl Live {
-    /// Stops all threads but `leader`, also those that appear meanwhile. Those that do not stop in time are added to
+    /// Stops all threads but `leader`, also threads that appear meanwhile. Threads that do not stop in time are added to
     /// the late ones.
     ///
     /// # Errors

@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn too_many_descriptors() {
-        /// More than [`MOST_DESCRIPTORS`] with those that it has.
+        /// Opens descriptors until the process has more than [`MOST_DESCRIPTORS`].
         fn many() {
             let all = MOST_DESCRIPTORS as u64 + 1;
             let limit = libc::rlimit { rlim_cur: all, rlim_max: all };

@@ -54,7 +54,7 @@ impl Chosen {
         Ok(Chosen::now(pid))
     }
 
-    /// Checks that the id is not that of another process by now.
+    /// Checks that no other process has the id by now.
     ///
     /// # Errors
     /// One line that says so.

@@ -33,7 +33,7 @@ pub(crate) struct GivenBack {
     pub(crate) ranges: Vec<Range>,
 }
 
-/// Gives back those of the copies in `cold` whose memory becomes free. `why` says why they are cold.
+/// Gives back the copies in `cold` whose memory becomes free by that. `why` says why they are cold.
 ///
 /// # Errors
 /// See [`super::attach`].

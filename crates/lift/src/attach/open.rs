@@ -133,7 +133,7 @@ pub(super) fn in_tracer<T: Send>(work: impl FnOnce() -> Result<T, String> + Send
 }
 
 /// As [`in_tracer`], for a change that is whole at its end alone. A signal that ends hugelift has its effect afterwards, or after
-/// ten seconds: the memory of a process may be that of a server which does not answer.
+/// ten seconds: a process may map files of a server that does not answer.
 pub(super) fn in_tracer_as_a_whole<T: Send>(
     work: impl FnOnce() -> Result<T, String> + Send,
 ) -> Result<T, String> {

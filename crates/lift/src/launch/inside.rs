@@ -65,7 +65,7 @@ impl Inside {
         Ok(Inside { library })
     }
 
-    /// Makes the program load the library, before those of the user's `LD_PRELOAD`, and the library guard
+    /// Makes the program load the library, before the libraries of the user's `LD_PRELOAD`. Makes the library guard
     /// fork(2), with `reserve` pages of the pool kept for a child. The library removes both variables before
     /// `main`.
     ///

@@ -10,7 +10,7 @@ use hugelift_core::heat::follow::Code;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// The longest time for which a child may use no CPU time. One that waits for a borrowed thread has an end before that.
+/// The longest time for which a child may use no CPU time. A child that waits for a borrowed thread gives up earlier.
 const SILENCE: Duration = Duration::from_secs(15);
 /// How long a user is left alone after the first wait.
 const ALONE: Duration = Duration::from_secs(600);

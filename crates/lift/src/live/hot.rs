@@ -117,8 +117,8 @@ impl Hot {
         Some(format!("the code in use cannot be sampled, so {what}: {why}"))
     }
 
-    /// Counts the new samples of a process, also as those of the processes that have forked it: what these have copied, their
-    /// later children have too.
+    /// Counts the new samples of a process. They count for the processes that have forked it as well: later children inherit
+    /// the copies of these.
     fn read(&mut self, set: &mut ProcessSet, pid: u32) {
         let Some(sampled) = self.known.get_mut(&pid) else { return };
         let cpu = set.cpu_of(pid);
@@ -142,7 +142,8 @@ impl Hot {
         }
     }
 
-    /// Takes account of how short memory is for the processes. Of one that cannot be sampled all code is copied, and stays so.
+    /// Takes account of how short memory is for the processes. A process that cannot be sampled has copies of all its code, and
+    /// keeps them.
     fn press(&mut self) {
         let may_give = |one: &Sampled| one.follow.may_give_back() && !matches!(one.events, Events::Refused);
         let pids = self.known.iter().filter_map(|(pid, one)| may_give(one).then_some(*pid));

@@ -35,9 +35,9 @@ pub type More = Box<dyn FnMut() -> Option<Vec<Given>>>;
 /// Decides which processes belong to a set.
 #[derive(Debug)]
 pub(super) enum Membership {
-    /// Those of a run.
+    /// The processes of a run.
     Run(Run),
-    /// Those that a user has chosen.
+    /// The processes that a user has chosen.
     Chosen(Chosen),
 }
 
@@ -56,12 +56,12 @@ pub(super) struct Run {
 
 /// The processes that a user has chosen.
 pub(super) struct Chosen {
-    /// Those that were named by their ids, with the time of their start.
+    /// The processes that were named by their ids, with the time of their start.
     given: BTreeMap<u32, u64>,
     /// Finds the others: by name, control group or unit.
     find: Option<Find>,
-    /// Gives others later. One that becomes another program leaves the set, and what it forks does not belong to it: whoever
-    /// gave it meant this process.
+    /// Gives more processes later. Such a process leaves the set when it becomes another program, and its children do not belong
+    /// to the set: the giver meant this process alone.
     more: Option<More>,
     /// All that they start belongs to them, not only what they fork.
     all_children: bool,
@@ -92,7 +92,8 @@ impl Run {
     }
 }
 
-/// Reads the environment of a process. In execve(2) it is empty for some microseconds; that of a program without one is empty as well.
+/// Reads the environment of a process. In execve(2) it is empty for some microseconds. It is also empty if the program was
+/// started without an environment.
 fn environment(pid: u32) -> Option<Vec<u8>> {
     let read = || Process::new(pid).read("environ").ok();
     let mut all = read()?;

@@ -7,7 +7,7 @@ use hugelift_linux::proc::procfs::Process;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// Pressure is read this often: its shares are those of the last ten seconds, which the kernel reckons every two seconds.
+/// How often pressure is read. Its shares are averages over the last ten seconds, which the kernel computes every two seconds.
 const EVERY: Duration = Duration::from_secs(5);
 
 /// How short memory is for the processes that have copies.

@@ -38,8 +38,8 @@ pub(crate) struct ProcessSet {
     own_image: Option<Image>,
     members: BTreeMap<u32, Member>,
     accounts: Accounts,
-    /// Processes that do not belong to the set, and when each was first seen; `None` for those that were
-    /// there before the first listing, and for those that are not young any more.
+    /// Processes that do not belong to the set, and when each was first seen; `None` if the process was there before the first
+    /// listing, or is not young any more.
     others: BTreeMap<u32, Option<Instant>>,
     /// The process that was made last when the list of processes was read, or could have been.
     newest: Option<u32>,
@@ -79,9 +79,9 @@ impl ProcessSet {
         set
     }
 
-    /// Returns the set of the processes `given`, of those that `find` finds and `more` gives at any time, and of their forked
-    /// processes. With `all_children` it also holds the programs that they start. Also returns which of `given` do
-    /// not exist.
+    /// Returns the set of the processes `given`, the processes that `find` finds or `more` gives at any time, and the processes
+    /// that these fork. With `all_children` it also holds the programs that they start. Also returns which of `given` do not
+    /// exist.
     pub(crate) fn of_chosen(
         given: &BTreeSet<u32>,
         find: Option<Find>,
@@ -265,7 +265,7 @@ impl ProcessSet {
         self.again = any_young.then(|| now + YOUNG_EVERY);
     }
 
-    /// Moves those of `new` to the members that a member has started.
+    /// Moves the processes that a member has started from `new` to the members.
     fn add_children(&mut self, new: &mut Vec<(u32, Stat)>) {
         new.retain(|(pid, stat)| {
             let parent = self.members.get(&stat.parent).map(|parent| parent.image);
@@ -331,7 +331,7 @@ impl ProcessSet {
         due.into_iter().map(|(_, pid)| pid).collect()
     }
 
-    /// Returns whether a lift or a check is still worth it, after those of other processes.
+    /// Returns whether a lift or a check of `pid` is still worth it, after lifts and checks of other processes.
     pub(crate) fn is_due(&self, pid: u32) -> bool {
         self.members.get(&pid).and_then(|member| self.lacks(member)).is_some_and(|time| time.is_zero())
     }
@@ -370,7 +370,7 @@ impl ProcessSet {
         move |cost| eager || accounts.iter().all(|account| account.affords(cost))
     }
 
-    /// Returns the accounts that must afford a lift of `pid`: its own, and that of all that run its file.
+    /// Returns the accounts that must afford a lift of `pid`: its own account, and the account of all that run its file.
     pub(crate) fn accounts_of(&self, pid: u32) -> [Account; 2] {
         let Some(member) = self.members.get(&pid) else { return [Account::default(); 2] };
         [self.account(member), self.accounts.get(member.image)]

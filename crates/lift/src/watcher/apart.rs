@@ -44,12 +44,12 @@ pub enum NoAnswer {
 /// Children that are or were at work.
 #[derive(Debug, Default)]
 pub struct Children {
-    /// Those that did not answer, and may not have ended yet.
+    /// Children that did not answer, and may not have ended yet.
     left: Vec<Pid>,
 }
 
 impl Children {
-    /// Takes those that have ended out of the list of processes.
+    /// Reaps the children that have ended: the kernel removes them from the list of processes.
     pub fn reap(&mut self) {
         self.left.retain(|child| !has_ended(*child));
     }

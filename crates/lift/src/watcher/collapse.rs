@@ -187,8 +187,8 @@ impl<'a> Work<'a> {
         Ok(result)
     }
 
-    /// Collapses the blocks in their order, which may add `added` bytes, until something stops that. Returns
-    /// those that were tried, with what each may have added.
+    /// Collapses the blocks in their order until something stops that. All of them may add `added` bytes. Returns the blocks
+    /// that were tried, with the bytes that each may have added.
     fn collapse_all(
         &self,
         chosen: &[Chosen],

@@ -227,7 +227,7 @@ fn leave_real_time() {
     }
 }
 
-/// Sets what ps(1) shows of the calling process, whose arguments are those of the launcher: else a search for the
+/// Sets the command line that ps(1) shows of the calling process. The process has the launcher's arguments, so a search for the
 /// program's command line would find two processes.
 fn name_own_process(title: &str) {
     let Ok(Some(addresses)) = Process::OWN.stat().map(|stat| stat.addresses) else { return };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Objects that a program opens by dlopen(3). For a process they are the objects that it has open; for a
-//! program that does not run, those that programs of its kind are known to open.
+//! program that does not run, the objects that programs of its kind are known to open.
 //!
 //! | program | opens |
 //! |---|---|

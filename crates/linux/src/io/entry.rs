@@ -54,7 +54,7 @@ pub struct Entry {
 }
 
 /// Returns whether a file of this owner can be trusted as the caller's own: it is the caller's, or root's.
-/// In a user namespace root may have another number, which is that of the root directory's owner.
+/// In a user namespace root may have another number: the number of the root directory's owner.
 pub fn is_trusted(uid: u32) -> bool {
     let is_roots = || std::fs::metadata("/").is_ok_and(|root| root.uid() == uid);
     uid == 0 || uid == nix::unistd::geteuid().as_raw() || is_roots()
@@ -110,7 +110,7 @@ impl Entry {
     /// A link of another user is not followed: it may lead to any file, now or in the next moment.
     ///
     /// # Errors
-    /// Those of open(2) for the directory; also if a link is not followed.
+    /// The errors of open(2) for the directory; also an error if a link is not followed.
     pub fn find(path: &Path) -> io::Result<Entry> {
         Entry::find_by(path, true)
     }
@@ -231,7 +231,7 @@ impl Entry {
         Ok(fstatat(&self.directory, self.name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW)?)
     }
 
-    /// Returns whether the name is that of this file now.
+    /// Returns whether this file has the name now.
     pub fn is(&self, file: &Metadata) -> bool {
         self.stat().is_ok_and(|stat| (stat.st_dev, stat.st_ino) == (file.dev(), file.ino()))
     }

@@ -39,8 +39,8 @@ pub fn is_not_regular(error: &io::Error) -> bool {
 
 /// Opens a file with these flags and `O_CLOEXEC`. A new file is its owner's alone.
 ///
-/// The flags reach the kernel as they are. Those of [`std::os::unix::fs::OpenOptionsExt::custom_flags`] do not: it removes
-/// the bits of `O_ACCMODE`, to which `O_PATH` belongs in musl. A file that was to be held would be opened.
+/// The flags reach the kernel as they are. [`std::os::unix::fs::OpenOptionsExt::custom_flags`] would remove the bits of
+/// `O_ACCMODE`, which include `O_PATH` in musl. Then a file that was only to be held would be opened.
 ///
 /// The call is openat(2) alone, with each C library. open(3) of musl makes open(2) and fcntl(2), which a seccomp filter may
 /// answer with death where no other program makes them.

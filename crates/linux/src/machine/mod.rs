@@ -123,7 +123,7 @@ pub fn memory_limit_of(process: Process) -> Option<MemoryLimit> {
     limit_of(process, &read_text)
 }
 
-/// Returns the control group, of those of `process` and around them, that is frozen.
+/// Returns the frozen control group among the groups of `process` and the groups around them.
 pub fn frozen_group_of(process: Process) -> Option<cgroup::Frozen> {
     let of = String::from_utf8(process.read("cgroup").ok()?).ok()?;
     cgroup::frozen(&of, &read_text(Path::new("/proc/self/mountinfo"))?, &read_text)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The memory node of what the calling thread allocates (set_mempolicy(2)), and of pages that it has mapped
+//! The memory node on which the calling thread allocates (set_mempolicy(2)), and the nodes of pages that it has mapped
 //! (move_pages(2)).
 
 use hugelift_core::addr::{PageSize, Range};

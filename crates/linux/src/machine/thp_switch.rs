@@ -22,7 +22,8 @@ pub enum Allowance {
 }
 
 impl Allowance {
-    /// Returns the one that gives no huge pages to memory that does not ask for them; `None` if this machine has none.
+    /// Returns the allowance by which memory that does not ask for huge pages gets none; `None` if this machine has no such
+    /// allowance.
     pub fn here() -> Option<Allowance> {
         match Allowance::is_except_advised_known() {
             true => Some(Allowance::Advised),

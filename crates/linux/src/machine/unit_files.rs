@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The folders of the system's manager. A file in one of them hides those of the same name in the later ones.
+/// The folders of the system's manager. A file in one of them hides files of the same name in later ones.
 const FOLDERS: [&str; 13] = [
     "/etc/systemd/system.control",
     "/run/systemd/system.control",

@@ -177,7 +177,7 @@ impl Reader {
         (clock.is_some() && known.clock == clock).then_some(&known.known)
     }
 
-    /// Returns whose a process is. That costs more than [`Reader::read`], and is remembered for those that were read.
+    /// Returns the owner of a process. That costs more than [`Reader::read`]. The owner is remembered if the process was read.
     pub fn owner(&mut self, identity: Identity) -> Arc<Owner> {
         let remembered = self.processes.get(&identity.0).filter(|other| other.known.identity == identity);
         if let Some(owner) = remembered.as_ref().and_then(|remembered| remembered.owner.clone()) {

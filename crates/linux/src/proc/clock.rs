@@ -7,7 +7,7 @@ use nix::unistd::{SysconfVar, sysconf};
 use std::io;
 use std::time::Duration;
 
-/// The clock of what the scheduler counts (`CPUCLOCK_SCHED`).
+/// The clock of the CPU time that the scheduler counts (`CPUCLOCK_SCHED`).
 const SCHED: libc::clockid_t = 2;
 
 /// Returns the CPU time that all threads of a process have used, also of those that have ended.

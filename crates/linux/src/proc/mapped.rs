@@ -83,7 +83,7 @@ impl MappedFiles {
         })
     }
 
-    /// Returns the devices of tmpfs among those of mappings that are `MAP_SHARED`.
+    /// Returns the devices of the `MAP_SHARED` mappings that are file systems of type tmpfs.
     pub fn tmpfs(&self, mappings: &[Mapping]) -> Vec<Device> {
         // A file system without a disk has a device number of its own, with 0 as its first part.
         let devices = mappings.iter().filter(|m| m.shared && m.file.major == 0);
@@ -178,8 +178,8 @@ impl MappedFiles {
         open(&self.root().join(inside)).or_else(|error| open(&mapping.path).map_err(|_| error))
     }
 
-    /// Returns a file with its identity if that is the one that the mapping shows. The process may have mapped another file
-    /// there meanwhile, of which stat(2) waits.
+    /// Returns a file with its identity if the mapping shows the same identity. The process may have mapped another file there
+    /// meanwhile, for which stat(2) would wait.
     fn checked(&self, mapping: &Mapping, seen: File) -> io::Result<(File, FileId)> {
         let found = open::id_without_waiting(&seen)?;
         if found.inode != mapping.file.inode || !self.has_device(mapping.file, found, &seen) {

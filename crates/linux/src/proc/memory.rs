@@ -85,7 +85,7 @@ impl Reader {
 /// Reads one byte at every `step` bytes of `range` in process `pid`, so that the kernel maps these pages.
 ///
 /// # Errors
-/// See [`read`]: the error is that of the first page that cannot be read. The pages before it are mapped.
+/// See [`read`]. The error is about the first page that cannot be read. The pages before it are mapped.
 pub fn touch(pid: i32, range: Range, step: u64) -> io::Result<()> {
     // UIO_MAXIOV of Linux.
     const MOST: usize = 1024;

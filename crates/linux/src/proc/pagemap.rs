@@ -73,7 +73,7 @@ pub fn huge_bytes_at_least(pid: i32, range: Range) -> io::Result<u64> {
     huge_bytes(pid, range).or_else(|_| huge_bytes_by_smaps(pid, range))
 }
 
-/// Returns the huge bytes that smaps counts for the mappings of `range`, less those that may lie beside
+/// Returns the huge bytes that smaps counts for the mappings of `range`, less the huge bytes that may lie beside
 /// `range`: every huge page there whose base pages are all present.
 fn huge_bytes_by_smaps(pid: i32, range: Range) -> io::Result<u64> {
     let smaps = Process::of(pid).path("smaps");
@@ -133,7 +133,7 @@ pub fn is_own(pid: i32, at: Addr) -> io::Result<bool> {
     Ok(is_own_entry(entry))
 }
 
-/// Returns whether an entry is that of a page that is no file's, in memory or in swap space.
+/// Returns whether an entry describes a page that belongs to no file, in memory or in swap space.
 fn is_own_entry(entry: [u8; ENTRY as usize]) -> bool {
     const PRESENT: u64 = 1 << 63;
     const SWAPPED: u64 = 1 << 62;

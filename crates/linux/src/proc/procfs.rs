@@ -188,7 +188,7 @@ impl Process {
     }
 
     /// Returns the process by a thread through which the kernel shows its memory: any, if the first one has ended and
-    /// others run on. `/proc/TID` is that of the process then, although no list has it.
+    /// others run on. `/proc/TID` then shows the process, although no list has it.
     #[must_use]
     pub fn with_memory(self) -> Process {
         let has_ended = |stat: Result<Stat, ProcError>| stat.is_ok_and(|stat| stat.thread_has_ended());
@@ -399,7 +399,7 @@ impl Process {
     }
 }
 
-/// Returns whether a process lives, and its id is not that of another by now.
+/// Returns whether a process lives, and no other process has its id by now.
 pub fn is_alive(identity: Identity) -> bool {
     Process::new(identity.0).stat().is_ok_and(|stat| stat.is_alive(identity))
 }

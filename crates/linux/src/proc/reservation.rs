@@ -50,7 +50,7 @@ impl Reservation {
     }
 
     /// Maps `len` bytes of anonymous memory `at` bytes behind the start, over what is there.
-    /// `flags` are those of mmap(2) beside `MAP_ANONYMOUS` and `MAP_FIXED`.
+    /// `flags` are flags of mmap(2). `MAP_ANONYMOUS` and `MAP_FIXED` are added.
     ///
     /// # Errors
     /// errno(3) of mmap(2); EINVAL for what is not inside the reservation, or would be both writable
@@ -60,7 +60,7 @@ impl Reservation {
     }
 
     /// Maps `len` bytes of `file` from `offset` on, `at` bytes behind the start, over what is there.
-    /// `flags` are those of mmap(2) beside `MAP_FIXED`.
+    /// `flags` are flags of mmap(2). `MAP_FIXED` is added.
     ///
     /// # Errors
     /// See [`Reservation::map_memory`].

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether two processes have one memory, as a child of vfork(2) has that of its parent until it executes a program.
+//! Finds out whether two processes share one memory. A child of vfork(2) shares its parent's until it executes a program.
 
 use hugelift_core::proc_stat::Stat;
 use nix::errno::Errno;
@@ -9,8 +9,8 @@ pub fn is_part_of_its_parent(stat: &Stat) -> bool {
     shares_memory(stat.pid, stat.parent) == Ok(true)
 }
 
-/// Returns whether two processes have one address space (kcmp(2)). One that may not be asked about is another user's: sharing the
-/// memory, it would have made the other untraceable as well.
+/// Returns whether two processes have one address space (kcmp(2)). If this process may not ask about one of them, another user
+/// owns it. Then the two share no memory: else the other process would be untraceable as well.
 ///
 /// # Errors
 /// kcmp(2): this kernel cannot tell.

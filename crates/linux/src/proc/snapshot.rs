@@ -78,8 +78,8 @@ pub fn of(
     Ok(Snapshot { objects, mappings, patched, special, cached, tmpfs, brk, machine, stored })
 }
 
-/// Returns the mappings whose code was written to, of those that `ranges` overlap. The kernel checks each page for it.
-/// That takes a millisecond for 60 MB: too long for a start that lifts nothing of them.
+/// Returns the mappings that overlap `ranges` and whose code was written to. The kernel checks each page for that.
+/// It takes a millisecond for 60 MB: too long for a start that lifts nothing of them.
 ///
 /// # Errors
 /// [`ProcError`] if that cannot be read.
@@ -126,7 +126,7 @@ fn special(process: Process) -> Result<Vec<(Range, Attribute)>, ProcError> {
     Ok(special)
 }
 
-/// Returns those of `mappings` that are code and hold pages which are no longer the file's.
+/// Returns the mappings of code among `mappings` that hold pages which are no longer the file's.
 fn patched(process: Process, mappings: &[&Mapping], checked: Checked) -> Result<Vec<Range>, ProcError> {
     // All pages of a copy are its own.
     let is_file = |m: &Mapping| m.is_file() && !m.is_copy_on_pool();

@@ -22,7 +22,7 @@ const LATER: usize = 250;
 /// Reads and parses a list of mappings. A list that changed while it was read is read again.
 ///
 /// # Errors
-/// The outer error says that the file cannot be read, the inner one is that of `parse`.
+/// The outer error says that the file cannot be read. The inner error comes from `parse`.
 pub fn parse_unchanged<T>(
     path: &Path,
     parse: impl Fn(&[u8]) -> Result<T, MapsError>,
@@ -30,7 +30,7 @@ pub fn parse_unchanged<T>(
     parse_again(|first| read_in_two(path, first), parse)
 }
 
-/// The same, of what `read` returns whose first read(2) reads so many bytes.
+/// Does the same with the bytes that `read` returns. The argument of `read` is how many bytes its first read(2) reads.
 fn parse_again<T, E>(
     mut read: impl FnMut(usize) -> Result<Vec<u8>, E>,
     parse: impl Fn(&[u8]) -> Result<T, MapsError>,

@@ -245,7 +245,7 @@ impl Store {
         bytes.try_into().ok()
     }
 
-    /// Removes the entries that cannot be used any more. Then removes those that no process maps, the one unused
+    /// Removes the entries that cannot be used any more. Then removes entries that no process maps, the entry unused
     /// for longest first, until the entries take no more than `budget` bytes.
     ///
     /// # Errors

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Finds the entries for an object, or makes one of what they lack.
+//! Finds the entries for an object, or makes an entry of the bytes that they lack.
 
 use super::entry::{self, Compare, Naming};
 use super::error::StoreError;
@@ -49,12 +49,12 @@ pub(super) struct StoreQuery<'a> {
     pub ranges: &'a [Range],
     /// What of it is copied if the store does not have it.
     pub copied: &'a [Range],
-    /// Those of the ranges that are not code. For code the snapshot knows whether it is the file's.
+    /// The ranges that are not code. For code the snapshot knows whether its bytes are the file's.
     pub rodata: &'a [Range],
     pub page: PageSize,
     pub moment: Moment,
     pub mappings: &'a [Mapping],
-    /// The memory node whose copies it wants; `None` for those that are for all nodes.
+    /// The memory node whose copies the process wants; `None` for copies that are for all nodes.
     pub node: Option<u32>,
 }
 
@@ -92,9 +92,9 @@ impl StoreQuery<'_> {
 
 impl Store {
     /// Returns the entries for `source` that hold bytes of the ranges, if they and the source are unchanged since they
-    /// were made, and their bytes are those of the program. Entries of which a file itself shows that they are outdated
-    /// are removed. What the process has in its memory removes none: other processes use them. `lock` is the store's lock, if the
-    /// caller has it.
+    /// were made, and they have the same bytes as the program. Entries are removed if the files themselves show that they are
+    /// outdated. If only this process has other bytes in its memory, they stay: other processes use them. `lock` is the store's
+    /// lock, if the caller has it.
     pub(super) fn look_up(
         &self,
         query: &StoreQuery,
@@ -138,7 +138,7 @@ impl Store {
     }
 
     /// Returns whether not all users may read the object of a public entry any more: neither by the path at which it was
-    /// public, nor by that of this process. A user can make a link to a public file that others cannot reach.
+    /// public, nor by the path that this process has. A user can make a link to a public file that others cannot reach.
     fn is_private_now(&self, record: &Record, query: &StoreQuery, access: &mut AccessCheck) -> bool {
         let mut readers = |pid, path: &Path| access.readers(pid, path, &record.source);
         readers(None, &record.path) == Readers::Some
@@ -204,7 +204,7 @@ impl Store {
         budget.lack(Cost::copy(bytes)).map_or(Ok(()), |reason| Err(StoreError::Memory(reason)))
     }
 
-    /// Makes an entry of what `look_up` did not find. Returns all entries that the process can use.
+    /// Makes an entry of the bytes that `look_up` did not find. Returns all entries that the process can use.
     pub(super) fn make(
         &self,
         query: &StoreQuery,

@@ -83,8 +83,8 @@ fn own_store(lack: Option<Reason>) -> Result<Store, StoreError> {
     })
 }
 
-/// Looks up the objects of process `pid`, and copies those that the store does not have, if the policy lets it
-/// copy now. Every failure is only a reason why there is no copy.
+/// Looks up the objects of process `pid` in the store, and copies into it the objects that it lacks, if the policy allows
+/// copies now. Every failure is only a reason why there is no copy.
 pub fn offer(pid: u32, snapshot: &Snapshot, policy: &Policy, moment: Moment) -> Offer {
     let mut offer = Offer::default();
     // The next start may want both parts, so an entry has both.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Names: of stores, and of what is in one beside its entries and their records.
+//! The names of stores, and of the files in a store beside its entries and their records.
 
 /// The variable that names another directory for the store of the calling user.
 pub const VARIABLE: &str = "HUGELIFT_STORE";

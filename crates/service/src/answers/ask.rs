@@ -17,8 +17,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// A limit that no answer of a daemon reaches.
 const MAX_ANSWER: usize = 16 << 20;
 
-/// Returns the answer of the daemon at `path`; without a path, that of the user's own daemon, or else
-/// of root's.
+/// Returns the answer of the daemon at `path`. Without a path the user's own daemon answers, or else root's.
 ///
 /// # Errors
 /// No daemon answers.

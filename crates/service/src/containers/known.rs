@@ -21,7 +21,7 @@ const UNKNOWN: Duration = Duration::from_secs(10);
 pub struct Containers {
     root: PathBuf,
     pods: Option<PodsFile>,
-    /// What a runtime says of each; for those that no runtime knows, until when that is believed.
+    /// The description of each container by a runtime. If no runtime knows it, the time until which that is believed.
     known: BTreeMap<String, Result<Arc<Container>, Instant>>,
 }
 

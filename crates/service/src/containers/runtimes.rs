@@ -29,7 +29,7 @@ const TASKS: &str = "io.containerd.runtime.v2.task";
 const STORES: [&str; 2] = ["var/lib/containers/storage", "run/containers/storage"];
 /// The folder of containers in these.
 const CONTAINERS: &str = "overlay-containers";
-/// The lists of containers there. The second has those that are lost with a boot.
+/// The lists of containers there. The second has the containers that are lost with a boot.
 const LISTS: [&str; 2] = ["containers.json", "volatile-containers.json"];
 
 /// Reads what is known of a container; `None` if no runtime knows it. `root` is the root directory. The id must be valid.

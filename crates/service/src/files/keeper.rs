@@ -44,7 +44,7 @@ struct Kept {
 }
 
 impl Keeper {
-    /// Makes a keeper of what the settings name. Pages are locked in memory only while `may_lock` is set.
+    /// Makes a keeper of the files that the settings name. Pages are locked in memory only while `may_lock` is set.
     pub fn new(settings: Settings, may_lock: Arc<AtomicBool>) -> Keeper {
         Keeper {
             observed: settings.observed,
@@ -78,8 +78,8 @@ impl Keeper {
         self.may_lock.load(Ordering::Relaxed)
     }
 
-    /// Finds the files of the configuration and those that were observed, primes those that are not huge, locks what the budget
-    /// allows, and releases files that are no longer in it. Returns the folders to watch.
+    /// Finds the files of the configuration and the files that were observed. Primes the files that are not huge, locks as many
+    /// as the budget allows, and releases files that are no longer in it. Returns the folders to watch.
     pub fn round(&mut self, observed: &Observed) -> BTreeMap<PathBuf, Names> {
         let mut wanted = Wanted::find(&self.config);
         wanted.add_observed(&self.config, observed.paths());

@@ -58,7 +58,7 @@ fn inside(path: &Path) -> Option<PathBuf> {
     inside.components().all(|part| matches!(part, Component::Normal(_))).then(|| inside.to_path_buf())
 }
 
-/// Returns whether no folder below a layer, and not the file, is a symbolic link: that of an image leads to a file of the
+/// Returns whether neither a folder below a layer nor the file is a symbolic link. A link of an image would lead to a file of the
 /// machine here.
 fn leads_through_no_link(layer: &Path, inside: &Path) -> bool {
     let mut path = layer.to_path_buf();

@@ -20,7 +20,7 @@ use std::fs::Metadata;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The most paths that are remembered, and those of one process.
+/// The most paths that are remembered, of all processes and of one process.
 const MOST: usize = 256;
 const MOST_OF_ONE: usize = 64;
 /// How long a path is remembered after it was last seen.
@@ -86,8 +86,8 @@ fn mapped((pid, start): Identity, layers: &Layers) -> Vec<PathBuf> {
     if is_it { found } else { Vec::new() }
 }
 
-/// Returns a path that leads to the file of a mapping here, and that nobody but root can change: its own, or that of the layer
-/// of an overlay.
+/// Returns a path that leads to the file of a mapping here, and that nobody but root can change: its own path, or the
+/// path in a layer of an overlay.
 fn place(files: &MappedFiles, layers: &Layers, mapping: &Mapping) -> Option<PathBuf> {
     let file = files.find(mapping).ok()?;
     match leads_to(&mapping.path, &file.meta) {

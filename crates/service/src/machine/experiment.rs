@@ -112,7 +112,7 @@ impl Experiment {
         if is_success { Outcome::parse(&self.said) } else { Outcome::none() }
     }
 
-    /// Returns its process, which may not have ended yet, and the one that it was about.
+    /// Returns the process of the experiment, which may not have ended yet, and the process that the experiment was about.
     pub fn into_child(self) -> (Child, Identity) {
         (self.child, self.process)
     }

@@ -52,7 +52,7 @@ struct Figure {
 }
 
 impl Outcome {
-    /// Returns that of an experiment that gave no result.
+    /// Returns the outcome of an experiment that gave no result.
     pub fn none() -> Outcome {
         Outcome { measure: "nothing".into(), ratio: None, pairs: 0, verdict: Verdict::Unmeasured }
     }

@@ -42,8 +42,8 @@ pub struct MachineThread {
 }
 
 impl MachineThread {
-    /// Starts it. `memory` is that of the machine, in bytes, `ledger` the path of the ledger, and `pods` that
-    /// of the file of pods.
+    /// Starts the thread. `memory` is the machine's memory in bytes. `ledger` is the path of the ledger, and `pods` the path of
+    /// the file of pods.
     ///
     /// # Errors
     /// There can be no thread, or no pipe.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The CPU time that the processes which the policy takes have used, and that of the service itself, for the ledger.
+//! The CPU time of the processes that the policy takes, and the CPU time of the service itself, for the ledger.
 //!
 //! Processes are read every few minutes. What one has used between the last reading and its end is in no sum.
 

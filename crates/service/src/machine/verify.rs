@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Verifies what rules with `verify = true` want: one experiment at a time, on the process that has used most CPU time among
-//! those that wait. [`hugelift_core::service::verify`] decides.
+//! the processes that wait. [`hugelift_core::service::verify`] decides.
 
 use super::books::now;
 use super::copies;
@@ -27,7 +27,7 @@ const LOOK: Duration = Duration::from_secs(5);
 const LEAST: u64 = 1;
 /// How many are looked at in one turn.
 const CANDIDATES: usize = 8;
-/// From so many on, those that were lifted are checked whether they live.
+/// From so many processes on, it is checked which of the lifted processes still live.
 const KEPT: usize = 10_000;
 
 /// What is verified.
@@ -134,8 +134,8 @@ impl Verify {
         Some(Ended { program, experiment, process, child })
     }
 
-    /// Chooses a process whose turn it is; `None` if there may be no experiment now. Those of ordinary users come last, whom no rule
-    /// names, and those of units first: no user can take their turns.
+    /// Chooses a process whose turn it is; `None` if there may be no experiment now. Processes of units come first, and processes
+    /// of ordinary users whom no rule names come last: no user can take the turns of the units.
     pub fn choose<'a>(&mut self, all: impl Iterator<Item = &'a Taken>, now: u64) -> Option<&'a Taken> {
         if Instant::now() < self.look_at {
             return None;

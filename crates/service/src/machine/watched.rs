@@ -38,7 +38,7 @@ pub struct Seen {
     pub refusals: u64,
     /// Processes that were restored.
     pub restores: u64,
-    /// Those that are not lifted now, by the reason.
+    /// How many processes are not lifted now, by the reason.
     pub refused: BTreeMap<String, u64>,
     /// Bytes of copies.
     pub copies: u64,
@@ -94,8 +94,8 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// Begins to watch. `memory` is that of the machine, in bytes, `ledger` the path of the ledger, and
-    /// `pods` that of the file of pods.
+    /// Begins to watch. `memory` is the machine's memory in bytes. `ledger` is the path of the ledger, and `pods` the path of
+    /// the file of pods.
     pub fn start(policy: Policy, memory: u64, ledger: Option<PathBuf>, pods: Option<PathBuf>) -> Watched {
         let connector = Connector::open();
         if let Err(why) = &connector {

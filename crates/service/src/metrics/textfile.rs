@@ -95,8 +95,8 @@ impl TextFile {
     }
 }
 
-/// Returns who can write to a folder, besides root and this user. The rights of an access control list show as those of
-/// the group (acl(5)).
+/// Returns who can write to a folder, besides root and this user. The rights of an access control list show as the rights
+/// of the group (acl(5)).
 fn other_writer(uid: u32, mode: u32) -> Option<String> {
     if !is_trusted(uid) {
         return Some(format!("user {uid}"));

@@ -26,8 +26,8 @@ pub fn undecided(_regs: &Regs, _again: &Regs) -> Option<Regs> {
 /// `NT_ARM_SYSTEM_CALL`
 pub const SYSCALL_REGSET: Option<usize> = Some(0x404);
 
-/// Regsets of registers that a system call clears: those of SVE beyond the floating-point registers, and of SME's
-/// streaming mode (`NT_ARM_SVE`, `NT_ARM_SSVE`).
+/// Regsets of registers that a system call clears: the SVE registers beyond the floating-point registers (`NT_ARM_SVE`), and
+/// the registers of SME's streaming mode (`NT_ARM_SSVE`).
 pub const LOST_IN_CALLS: [usize; 2] = [0x405, 0x40b];
 
 /// Returns whether the registers of a regset that begins like this (`struct user_sve_header`) are in use: the
@@ -130,8 +130,8 @@ fn is_svc(around: &impl Surroundings, at: u64) -> bool {
 
 /// Returns how a thread with `regs` at a ptrace stop goes on (see above).
 ///
-/// A thread at a `svc` is in that call or about to make it. To end it with EINTR is right in both cases, if it
-/// is one that may end so. To continue it is not: a call that was not yet made must be entered first.
+/// A thread at a `svc` is in that call or about to make it. If the call may end with EINTR, it is right in both cases to end it
+/// so. It is not right to continue it: a call that was not yet made must be entered first.
 pub fn interrupted(regs: &Regs, around: &impl Surroundings) -> Interrupted {
     let number = number_of(regs);
     if is_svc(around, regs.pc) {

@@ -26,8 +26,8 @@ struct Progress {
 const SECONDS: i64 = 2;
 const PAGE: usize = 64 << 10;
 
-/// Returns whether a process under these filters survives the calls of the launcher, and those that a lift
-/// makes in the target.
+/// Returns whether a process under these filters survives the calls of the launcher and the calls that a lift makes in
+/// the target.
 pub(super) fn is_survived() -> bool {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;

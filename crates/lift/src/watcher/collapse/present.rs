@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which base pages of the memory of a process are present, and what is huge already.
 //!
-//! The pagemap of the process says that of its own memory. Shared memory has the pages that its file has: other processes may
-//! have touched more of it, or have it on huge pages that this process has not mapped yet. The file shows that, if it may be
-//! opened (CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE); else the pagemap shows what this process has touched.
+//! The pagemap of the process says this about its own memory. Shared memory has the pages that its file has: other processes may
+//! have touched more of it, or have it on huge pages that this process has not mapped yet. The file shows these pages, if it
+//! may be opened (CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE); else the pagemap shows the pages that this process has touched.
 
 use crate::watcher::process::Program;
 use hugelift_core::addr::{Addr, PageSize, Range};

@@ -29,7 +29,7 @@ impl<K: Eq + Hash, V> Recent<K, V> {
         self.young.get_mut(key)
     }
 
-    /// Takes in a value in place of what was known.
+    /// Stores a value in place of the value that was known.
     pub(super) fn insert(&mut self, key: K, value: V) {
         self.old.remove(&key);
         if self.young.len() >= self.half && !self.young.contains_key(&key) {

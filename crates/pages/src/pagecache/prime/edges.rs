@@ -30,10 +30,10 @@ pub struct Primer {
 }
 
 impl Primer {
-    /// Returns how large the folios of a file's edges are, after it has read them in anew where they are small, at this
-    /// pace, and those of data within its budget; it changes nothing without one. Returns `None` if there are none, or if the sizes of
-    /// their folios cannot be read: by others than root, in a container, in a file so large that it takes too long. Code that a process
-    /// has open for writing is not changed.
+    /// Reads the edges of a file in anew where their folios are small, and returns how large the folios are then. It reads at
+    /// this pace, data files within the pace's budget, and nothing without a pace. Returns `None` if there are no edges, or if
+    /// the sizes of their folios cannot be read: by others than root, in a container, in a file so large that it takes too long.
+    /// Code that a process has open for writing is not changed.
     pub fn prime(&mut self, file: &CacheFile, page: PageSize, pace: Option<&mut Pace>) -> Option<Edges> {
         let job = Job { file: file.file(), page, is_code: matches!(file, CacheFile::Code(_)) };
         let edges = edges(&file.candidates(page), page);

@@ -267,7 +267,7 @@ impl<'a> Job<'a> {
     }
 
     /// If none of the file's pages is huge yet, tries some of the small ones first: on a file system without
-    /// huge pages, all would be dropped and read again in vain. Returns that obstacle; else removes those that
+    /// huge pages, all would be dropped and read again in vain. Returns that obstacle; else removes the pages that
     /// have become huge from `small`.
     fn probe(
         &mut self,
@@ -353,7 +353,7 @@ impl<'a> Job<'a> {
         self.verified(offsets, errors, &stays, &vec![false; offsets.len()])
     }
 
-    /// Returns what became of pages that were read in again. Those that `stay` could not be dropped; those that were dropped and
+    /// Returns what became of pages that were read in again. Pages that `stay` could not be dropped. Pages that were dropped and
     /// read `in_vain` are small although nobody had them in between.
     fn verified(
         &mut self,
