@@ -47,7 +47,8 @@ fn what_attach_and_restore_print() {
         fits("attach", &shown);
         // Nobody has changed the code of this program.
         let restored = &shown["processes"][0]["restored"];
-        let is_all = |all: &Value| all["copied_bytes"] == all["restored_bytes"] && all["differing_bytes"] == 0;
+        let is_all =
+            |all: &Value| all["copied_bytes"] == all["restored_bytes"] && all["differing_bytes"] == 0;
         assert!(if words == ["restore"] { is_all(restored) } else { restored.is_null() }, "{shown}");
     }
     // Its row says why it was not changed.

@@ -91,7 +91,7 @@ impl Taken {
 
     /// Forgets that there was no lifter for it.
     pub fn forget_wait(&mut self) {
-        self.refusal.take_if(|why| *why == Untrusted::from(NO_LIFTER));
+        self.refusal.take_if(|why| why.as_os_str() == NO_LIFTER);
     }
 
     /// Returns the bytes of all its parts on huge pages.
