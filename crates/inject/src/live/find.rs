@@ -113,6 +113,13 @@ impl Live {
                     }
                 }
             }
+            // Nobody has waited for its end yet: its directory in /proc is still there.
+            let has_ended =
+                || Process::new(self.pid.cast_unsigned()).stat().is_ok_and(|stat| stat.has_ended());
+            if matches!(why, NotLent::NoThread(_)) && has_ended() {
+                self.is_lost = true;
+                return Err(NotLent::Lost(Error::Vanished(self.pid)));
+            }
             self.last = None;
             if last.is_some() && self.late.is_empty() {
                 continue;
