@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the target does when the process has changed since the plan. The lift itself is tested by
-//! `crates/cli/tests/lift/inside`, with the programs `crates/cli/tests/victims/inside*.c`.
+//! `crates/cli/tests/lift/by_itself`, with the programs `crates/cli/tests/victims/by_itself*.c`.
 
 use super::*;
 use hugelift_linux::proc::procfs::Process;

@@ -18,7 +18,7 @@ fn succeeds(cmd: Cmd) {
 fn each_linking(words: &[&str]) {
     for linking in Linking::ALL {
         eprintln!("{linking:?} {words:?}");
-        let program = fat_with("inside", linking).build();
+        let program = fat_with("by_itself", linking).build();
         succeeds(Cmd::new([program.as_os_str()]).args(words));
     }
 }
@@ -50,27 +50,27 @@ fn children_lift_themselves() {
 
 #[test]
 fn children_of_a_program_that_lifts_itself_at_that_moment() {
-    succeeds(Cmd::new([fat_with("inside_forks", Linking::Shared).build()]));
+    succeeds(Cmd::new([fat_with("by_itself_forks", Linking::Shared).build()]));
 }
 
 #[test]
 fn children_that_open_libraries_do_not_hang() {
     // The library is none that the program has already: dlopen(3) then takes more locks.
     let object = large_object(9);
-    let program = fat_with("inside_dlopen", Linking::Shared).build();
+    let program = fat_with("by_itself_dlopen", Linking::Shared).build();
     let words = Cmd::new([program.as_os_str(), "300".as_ref(), object.as_os_str()]);
     succeeds(words.patience(Duration::from_secs(120)));
 }
 
 #[test]
 fn what_was_done_is_reported_where_proc_cannot_be_read_any_more() {
-    succeeds(Cmd::new([fat_with("inside_unseen", Linking::Shared).build()]));
+    succeeds(Cmd::new([fat_with("by_itself_unseen", Linking::Shared).build()]));
 }
 
 #[test]
 fn a_child_in_a_pid_namespace_of_its_own_lifts_itself() {
     for linking in [Linking::Shared, Linking::Static] {
-        let program = fat_with("inside_namespace", linking).build();
+        let program = fat_with("by_itself_namespace", linking).build();
         let done = Cmd::new([&program]).bare();
         if done.end == End::Code(77) {
             skip!("no PID namespace can be made: {}", done.stderr);
@@ -82,14 +82,14 @@ fn a_child_in_a_pid_namespace_of_its_own_lifts_itself() {
 
 #[test]
 fn no_function_changes_errno() {
-    succeeds(Cmd::new([fat_with("inside_errno", Linking::Shared).build()]));
+    succeeds(Cmd::new([fat_with("by_itself_errno", Linking::Shared).build()]));
 }
 
 #[test]
 fn lifts_what_was_opened_later() {
     let object = large_object(0);
     for linking in [Linking::Shared, Linking::Archive, Linking::NoPie] {
-        let program = fat_with("inside", linking).build();
+        let program = fat_with("by_itself", linking).build();
         succeeds(Cmd::new([program.as_os_str(), "opened".as_ref(), object.as_os_str()]));
     }
 }
@@ -98,7 +98,7 @@ fn lifts_what_was_opened_later() {
 fn busy_threads_a_profiler_and_dlclose() {
     // With the library of the tests, which is not optimised, each lift takes some tens of milliseconds.
     let rounds = level::rounds(50_u32, 1000);
-    let program = fat_with("inside_busy", Linking::Shared).build();
+    let program = fat_with("by_itself_busy", Linking::Shared).build();
     let objects = [1, 2, 3].map(large_object);
     let counts = [rounds, 10 * rounds].map(|n| n.to_string());
     let words = Cmd::new([&program]).args(counts).args(objects);

@@ -14,7 +14,7 @@ fn preloaded(program: &Path, options: &str) -> Cmd {
 
 #[test]
 fn a_program_is_lifted_as_its_words_ask() {
-    let program = fat("inside_none").build();
+    let program = fat("by_itself_none").build();
     let bare = Cmd::new([&program]).bare();
     let done = preloaded(&program, "--parts text,rodata --backing thp -v").bare();
     assert_eq!((done.end, &done.stdout), (bare.end, &bare.stdout));
@@ -41,7 +41,7 @@ fn a_small_program_and_wrong_words_start_as_they_are() {
 /// Only at the start of a program is it known that nothing else writes to its data.
 #[test]
 fn data_is_lifted_at_the_start_alone() {
-    let program = fat("inside_opens").build();
+    let program = fat("by_itself_opens").build();
     let options = "--parts text,data --backing thp -v";
     let done = preloaded(&program, options).bare();
     assert_eq!((done.end, done.stdout.as_str()), (End::Code(0), "ok\n"), "{}", done.stderr);
@@ -58,7 +58,7 @@ fn data_is_lifted_at_the_start_alone() {
 
 #[test]
 fn a_program_with_address_sanitizer_is_left_alone() {
-    let victim = fat("inside_none").flags(&["-fsanitize=address"]);
+    let victim = fat("by_itself_none").flags(&["-fsanitize=address"]);
     let Ok(program) = victim.try_build() else { skip!("cc has no AddressSanitizer") };
     let bare = Cmd::new([&program]).bare();
     let asked = || preloaded(&program, "--parts text --backing thp -v");
@@ -97,7 +97,7 @@ fn a_set_uid_program_is_left_alone() {
     let first = format!("-Wl,-rpath,{}", open.path().display());
     let flags = Linking::Shared.flags();
     let flags: Vec<&str> = std::iter::once(first.as_str()).chain(flags.iter().map(String::as_str)).collect();
-    let built = fat("inside_none").flags(&flags).build();
+    let built = fat("by_itself_none").flags(&flags).build();
     let copy = open.path().join("program");
     crate::common::cache::copy(&built, &copy);
     // No other run can use it, as its folder has another name each time.

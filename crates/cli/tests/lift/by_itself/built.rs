@@ -92,5 +92,5 @@ pub fn fat_with(source: &'static str, linking: Linking) -> Victim {
 
 /// Returns the path of a shared object that is large enough to be lifted; `number` tells several apart.
 pub fn large_object(number: u32) -> PathBuf {
-    fat("inside_library").library().flags(&[&format!("-DNUMBER={number}")]).build()
+    fat("by_itself_library").library().flags(&[&format!("-DNUMBER={number}")]).build()
 }

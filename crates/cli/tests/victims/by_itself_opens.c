@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A program that opens the library itself. It is not linked with it. Usage: inside_opens [LIBRARY] */
+/* A program that opens the library itself. It is not linked with it. Usage: by_itself_opens [LIBRARY] */
 #include "fat.h"
 
 #include <dlfcn.h>

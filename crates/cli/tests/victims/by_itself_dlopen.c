@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A program whose threads fork while another lifts and restores it. Each child calls dlopen(3) and dlclose(3) at once,
- * for which it needs the locks of the loader. Usage: inside_dlopen CHILDREN LIBRARY */
+ * for which it needs the locks of the loader. Usage: by_itself_dlopen CHILDREN LIBRARY */
 #define _GNU_SOURCE
 #include <hugelift.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A program that lifts and restores itself ROUNDS times, while threads execute its code, a profiler's signal
  * reads what is lifted a thousand times a second, and four threads open and close shared objects OPENS times.
- * Usage: inside_busy ROUNDS OPENS LIBRARY... */
+ * Usage: by_itself_busy ROUNDS OPENS LIBRARY... */
 #define _GNU_SOURCE
 #include <hugelift.h>
 

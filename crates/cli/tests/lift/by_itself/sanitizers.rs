@@ -7,7 +7,7 @@ use crate::skip;
 
 /// Lifts and restores a program that is built with a sanitizer, which must have nothing to say.
 fn is_clean(sanitizer: &'static str) {
-    let victim = fat_with("inside", Linking::Shared).flags(&[sanitizer, "-fno-sanitize-recover=all"]);
+    let victim = fat_with("by_itself", Linking::Shared).flags(&[sanitizer, "-fno-sanitize-recover=all"]);
     let program = match victim.try_build() {
         Ok(program) => program,
         Err(why) if why.contains("cannot find") => skip!("cc has no {sanitizer}"),

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A program that lifts itself. Usage: inside WHAT [LIBRARY]
+/* A program that lifts itself. Usage: by_itself WHAT [LIBRARY]
  *
  * It prints "ok" and exits with 0, or says what is wrong. */
 #define _GNU_SOURCE
