@@ -5,13 +5,13 @@ use crate::Failure;
 use crate::allocator::{allocator_settings, ask_allocator};
 use crate::asked::Asked;
 use crate::dry_run::dry_run;
+use crate::fork_guard;
 use crate::job::LiftJob;
 use crate::launch;
 use crate::launch::bypass::Bypass;
 use crate::launch::bypass::Verdict;
 use crate::launch::examine::examine;
 use crate::launch::seccomp::{self, OwnStatus};
-use crate::library;
 use crate::live::membership::MARK;
 use crate::options::{Children, Seccomp, StartOptions};
 use crate::watching::may_lift_later;
@@ -109,8 +109,8 @@ fn become_program(options: &StartOptions, job: &mut LiftJob, path: &Path) -> Res
     // A program that is started plainly, such as a set-uid one, gets no library.
     let examined = examine(path);
     match examined {
-        Ok(()) => library::preload(options, job, path)?,
-        Err(_) => library::withdraw()?,
+        Ok(()) => fork_guard::request(options, job, path)?,
+        Err(_) => fork_guard::withdraw()?,
     }
     if let Some(Verdict::Refuse(status)) = job.give_up_children() {
         return Ok(Tried::Refused(status));

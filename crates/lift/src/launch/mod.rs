@@ -10,9 +10,9 @@ pub mod bypass;
 pub mod descriptors;
 pub mod examine;
 pub mod guard;
+pub mod guard_check;
+pub mod guard_file;
 pub mod helper;
-pub mod inside;
-pub mod preload;
 pub mod seccomp;
 pub mod stack;
 

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 
 /// Why the library is not loaded into a program.
 #[derive(Debug, thiserror::Error)]
-pub enum NoPreload {
+pub enum CannotLoad {
     /// It is not where it should be, and cannot be put into memory.
     #[error(
         "no {LIBRARY} in {beside} or {installed}, and hugelift cannot make a file in memory of its own copy \
@@ -89,18 +89,20 @@ pub enum NoPreload {
 ///
 /// # Errors
 /// Why the library is not loaded.
-pub(crate) fn check(path: &Path) -> Result<(), NoPreload> {
+pub(crate) fn check(path: &Path) -> Result<(), CannotLoad> {
     let path = behind_scripts(path);
     let executable = match ElfFile::open(&path) {
         Ok(executable) => executable,
-        Err(FileError::Elf { source: ElfError::Class32, .. }) => return Err(NoPreload::Class32(path.into())),
+        Err(FileError::Elf { source: ElfError::Class32, .. }) => {
+            return Err(CannotLoad::Class32(path.into()));
+        }
         Err(_) => return Ok(()),
     };
     if executable.headers.machine != arch::MACHINE {
-        return Err(NoPreload::OtherMachine(path.into()));
+        return Err(CannotLoad::OtherMachine(path.into()));
     }
     if executable.interp().is_none() {
-        return Err(NoPreload::Static(path.into()));
+        return Err(CannotLoad::Static(path.into()));
     }
     let dynamic = executable.dynamic();
     let needed = dynamic.needed.iter().filter_map(|&name| executable.string(&dynamic, name));
@@ -115,7 +117,7 @@ pub(crate) fn check(path: &Path) -> Result<(), NoPreload> {
     match found {
         None => Ok(()),
         Some((by, name)) => {
-            Err(NoPreload::ComesFirst { wanted_by: Untrusted::from(by), runtime: Untrusted::from(name) })
+            Err(CannotLoad::ComesFirst { wanted_by: Untrusted::from(by), runtime: Untrusted::from(name) })
         }
     }
 }
@@ -145,9 +147,9 @@ fn must_be_first(name: &[u8]) -> bool {
 /// Checks that the loader of a program of this user can read `library` and map it as code.
 ///
 /// # Errors
-/// Why it cannot; [`NoPreload::Unreadable`] with `NotFound` if there is no library.
-pub(crate) fn check_library(library: &Path) -> Result<(), NoPreload> {
-    let file = File::open(library).map_err(|source| NoPreload::Unreadable {
+/// Why it cannot; [`CannotLoad::Unreadable`] with `NotFound` if there is no library.
+pub(crate) fn check_library(library: &Path) -> Result<(), CannotLoad> {
+    let file = File::open(library).map_err(|source| CannotLoad::Unreadable {
         library: library.into(),
         at: obstacle(library, |path, flags| eaccess(path, flags).is_ok()).into(),
         user: nix::unistd::geteuid().as_raw(),
@@ -167,7 +169,7 @@ pub(crate) fn check_library(library: &Path) -> Result<(), NoPreload> {
     };
     if mapped == libc::MAP_FAILED {
         let source = io::Error::last_os_error();
-        return Err(NoPreload::Unmappable { library: library.into(), source });
+        return Err(CannotLoad::Unmappable { library: library.into(), source });
     }
     // SAFETY: mapped just now, and not used.
     unsafe { libc::munmap(mapped, 1) };
@@ -222,18 +224,18 @@ mod tests {
         };
         // e_machine is EM_MIPS; EI_CLASS is ELFCLASS32.
         let (mips, class32) = (patched("mips", 18, 8), patched("class32", 4, 1));
-        assert!(matches!(check(&mips), Err(NoPreload::OtherMachine(path)) if *path == *mips));
-        assert!(matches!(check(&class32), Err(NoPreload::Class32(path)) if *path == *class32));
+        assert!(matches!(check(&mips), Err(CannotLoad::OtherMachine(path)) if *path == *mips));
+        assert!(matches!(check(&class32), Err(CannotLoad::Class32(path)) if *path == *class32));
         let script = dir.path().join("script");
         std::fs::write(&script, format!("#!{}\n", class32.escaped())).unwrap();
-        assert!(matches!(check(&script), Err(NoPreload::Class32(path)) if *path == *class32));
+        assert!(matches!(check(&script), Err(CannotLoad::Class32(path)) if *path == *class32));
     }
 
     #[test]
     fn this_program_can_load_it() {
         let own = check(Path::new("/proc/self/exe"));
         match cfg!(target_feature = "crt-static") {
-            true => assert!(matches!(own, Err(NoPreload::Static(_)))),
+            true => assert!(matches!(own, Err(CannotLoad::Static(_)))),
             false => own.unwrap(),
         }
         check(Path::new("/nowhere")).unwrap();

@@ -3,7 +3,7 @@
 
 use crate::Failure;
 use crate::job::LiftJob;
-use crate::launch::inside::Inside;
+use crate::launch::guard_file::GuardFile;
 use crate::options::StartOptions;
 use std::path::Path;
 
@@ -11,11 +11,11 @@ use std::path::Path;
 ///
 /// # Errors
 /// setenv(3) fails.
-pub(crate) fn preload(options: &StartOptions, job: &mut LiftJob, path: &Path) -> Result<(), Failure> {
+pub(crate) fn request(options: &StartOptions, job: &mut LiftJob, path: &Path) -> Result<(), Failure> {
     if !job.takes_data_from_pool() {
         return Ok(());
     }
-    match Inside::for_program(path) {
+    match GuardFile::for_program(path) {
         Ok(library) => {
             library.guard(options.fork_reserve).map_err(|e| format!("cannot set a variable: {e}"))?;
         }
@@ -29,5 +29,5 @@ pub(crate) fn preload(options: &StartOptions, job: &mut LiftJob, path: &Path) ->
 /// # Errors
 /// setenv(3) fails.
 pub(crate) fn withdraw() -> Result<(), Failure> {
-    Ok(Inside::withdraw().map_err(|e| format!("cannot set a variable: {e}"))?)
+    Ok(GuardFile::withdraw().map_err(|e| format!("cannot set a variable: {e}"))?)
 }

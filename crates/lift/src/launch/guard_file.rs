@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Finds the fork guard (the library of `hugelift-inside`), and makes programs load it.
 
-use crate::launch::preload::{self, NoPreload};
+use crate::launch::guard_check::{self, CannotLoad};
 use hugelift_inside::names;
 use hugelift_linux::io::console::unhurt;
 use hugelift_linux::io::entry::Entry;
@@ -21,48 +21,48 @@ use std::sync::OnceLock;
 
 /// The fork guard as a file.
 #[derive(Debug)]
-pub struct Inside {
+pub struct GuardFile {
     library: PathBuf,
 }
 
-impl Inside {
+impl GuardFile {
     /// Returns the library, if the program at `path` can load it. Searches the folder of this executable,
     /// then `../lib/hugelift`. If it is in neither, as after `cargo install`, or if others could have put it there, makes a
     /// file in memory of the copy that this executable contains.
     ///
     /// # Errors
-    /// [`NoPreload`]
-    pub fn for_program(path: &Path) -> Result<Inside, NoPreload> {
-        preload::check(path)?;
-        Inside::find()
+    /// [`CannotLoad`]
+    pub fn for_program(path: &Path) -> Result<GuardFile, CannotLoad> {
+        guard_check::check(path)?;
+        GuardFile::find()
     }
 
-    fn find() -> Result<Inside, NoPreload> {
-        let exe = std::env::current_exe().map_err(NoPreload::NoPath)?;
+    fn find() -> Result<GuardFile, CannotLoad> {
+        let exe = std::env::current_exe().map_err(CannotLoad::NoPath)?;
         let beside = exe.parent().unwrap_or(Path::new("/")).to_path_buf();
         let installed = beside.parent().unwrap_or(Path::new("/")).join("lib/hugelift");
         for library in [&beside, &installed].map(|dir| dir.join(names::LIBRARY)) {
             if others_can_change(&library) {
                 continue;
             }
-            match preload::check_library(&library) {
-                Err(NoPreload::Unreadable { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+            match guard_check::check_library(&library) {
+                Err(CannotLoad::Unreadable { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
                 Err(why) => return Err(why),
                 Ok(()) if library.as_os_str().as_bytes().iter().any(|b| b" :".contains(b)) => {
-                    return Err(NoPreload::Unnameable(library.into()));
+                    return Err(CannotLoad::Unnameable(library.into()));
                 }
                 // A folder of another user that could not be searched before may be open now.
                 Ok(()) if Entry::find(&library).is_err() || others_can_change(&library) => {}
-                Ok(()) => return Ok(Inside { library }),
+                Ok(()) => return Ok(GuardFile { library }),
             }
         }
-        let library = in_memory().map_err(|source| NoPreload::NotThere {
+        let library = in_memory().map_err(|source| CannotLoad::NotThere {
             beside: beside.into(),
             installed: installed.into(),
             source,
         })?;
-        preload::check_library(&library)?;
-        Ok(Inside { library })
+        guard_check::check_library(&library)?;
+        Ok(GuardFile { library })
     }
 
     /// Makes the program load the library, before the libraries of the user's `LD_PRELOAD`. Makes the library guard
