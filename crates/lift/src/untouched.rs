@@ -25,8 +25,9 @@ impl LiftJob {
         let policy = &self.policy;
         let copies_later = policy.copies == Copies::Later && policy.backings == AUTO;
         let is_usual = policy.page == PageChoice::Usual && self.huge.is_some();
-        let needs_no_look = copies_later && is_usual && self.needs_no_report() && self.reserved().is_none();
-        if needs_no_look { recorded_inodes() } else { None }
+        let needs_no_examination =
+            copies_later && is_usual && self.needs_no_report() && self.reserved().is_none();
+        if needs_no_examination { recorded_inodes() } else { None }
     }
 
     /// Returns whether no store has a copy of a file of which the process `pid` maps code. Returns false if that is

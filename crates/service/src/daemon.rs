@@ -161,7 +161,7 @@ impl Daemon {
                 self.reload();
             }
             if let Some(seen) = ready.pressure {
-                self.look_at_pressure(seen);
+                self.unlock_under_pressure(seen);
             }
             if ready.worker
                 && let Some(done) = self.worker.take()?
@@ -323,7 +323,7 @@ impl Daemon {
     }
 
     /// If memory is short, unlocks all pages, so that the kernel can evict them.
-    fn look_at_pressure(&mut self, seen: PollFlags) {
+    fn unlock_under_pressure(&mut self, seen: PollFlags) {
         match Pressure::judge(seen) {
             Pressed::No => return,
             Pressed::Gone => {

@@ -35,7 +35,7 @@ const END_SIGNALS: [i32; 4] = [SIGTERM, SIGHUP, SIGINT, SIGQUIT];
 /// How long a signal or a new reading waits at most.
 const TICK: Duration = Duration::from_millis(100);
 /// How often the terminal is asked whether it is there, in milliseconds.
-const LOOK: u16 = 500;
+const CHECK: u16 = 500;
 /// How long the session may take to end by itself when its terminal is gone.
 const GRACE: Duration = Duration::from_secs(1);
 /// The first interval, which is short: until then the table is empty.
@@ -99,7 +99,7 @@ fn end_with_terminal(signal: &Arc<AtomicUsize>) {
         let is_gone = || {
             let mut fds = [PollFd::new(stdin.as_fd(), PollFlags::empty())];
             let hung_up = PollFlags::POLLHUP | PollFlags::POLLERR | PollFlags::POLLNVAL;
-            poll(&mut fds, LOOK).is_ok() && fds[0].revents().is_some_and(|events| events.intersects(hung_up))
+            poll(&mut fds, CHECK).is_ok() && fds[0].revents().is_some_and(|events| events.intersects(hung_up))
         };
         while !is_gone() {}
         std::thread::sleep(GRACE);

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(120);
 /// A watcher polls with at most 1/1000 of a CPU. In emulation a poll takes 80 to 200 ms of CPU time (seen on Linux 6.1), and
 /// what a run's first poll does not lift waits for the second one for that long times 1000.
-const SECOND_LOOK: Duration = Duration::from_secs(400);
+const SECOND_POLL: Duration = Duration::from_secs(400);
 /// How often the victim is lifted and restored.
 const ROUNDS: u32 = 2;
 /// Bytes of the victim's 12 MB that are in whole huge pages, wherever it is loaded.
@@ -404,7 +404,7 @@ fn watcher_lifts_a_program_that_computes() {
         lacks!("the page cache of the victim is huge already");
     }
     while running.huge() < LIFTED {
-        assert!(began.elapsed() < SECOND_LOOK, "{}", running.huge());
+        assert!(began.elapsed() < SECOND_POLL, "{}", running.huge());
         std::thread::sleep(Duration::from_millis(50));
     }
     println!("lifted {:?} after its start", began.elapsed());
@@ -412,7 +412,7 @@ fn watcher_lifts_a_program_that_computes() {
 }
 
 /// A watcher lifts a program that the watched program has started by fork(2) and execve(2). It lifts at its first poll
-/// (`--eager`): in emulation the second one may come minutes later ([`SECOND_LOOK`]), and a lift takes seconds of CPU
+/// (`--eager`): in emulation the second one may come minutes later ([`SECOND_POLL`]), and a lift takes seconds of CPU
 /// time.
 #[test]
 fn watcher_lifts_a_child() {

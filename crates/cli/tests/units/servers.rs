@@ -7,7 +7,7 @@ use super::boot::Systemd;
 use crate::common::build::must;
 use crate::common::{find, mounts};
 use crate::{need, need_root, skip};
-use look::{Unit, table, units};
+use sample::{Unit, table, units};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-mod look;
 mod packages;
+mod sample;
 
 /// What is asserted to be huge after this time.
 const SOON: Duration = Duration::from_secs(90);
@@ -32,7 +32,7 @@ const FILES: [(&str, &str); 6] = [
     ("service.toml", POLICY),
 ];
 const PREPARE: &str = include_str!("servers/prepare.sh");
-const LOOK: &str = include_str!("servers/look.sh");
+const SAMPLE: &str = include_str!("servers/sample.sh");
 /// The units of Debian's packages.
 const OF_PACKAGES: [&str; 4] =
     ["postgresql@.service", "redis-server.service", "php8.2-fpm.service", "nginx.service"];
@@ -127,8 +127,8 @@ impl Machine {
         Ok(Machine { system: Systemd::start(&all, &files)?, _built: built })
     }
 
-    fn look(&self) -> BTreeMap<String, Unit> {
-        let told = self.system.script(LOOK);
+    fn sample(&self) -> BTreeMap<String, Unit> {
+        let told = self.system.script(SAMPLE);
         let found = units(&told);
         assert_eq!(found.len(), 9, "{told}");
         found
@@ -252,13 +252,13 @@ fn issue_33_a_machine_with_its_servers() {
     let told = machine.system.script(PREPARE);
     assert_eq!(told, "", "{}", machine.system.log());
     machine.serves("before");
-    let before = machine.look();
+    let before = machine.sample();
 
     assert_eq!(machine.system.script(ENABLE), "active\n", "{}", machine.system.log());
     // Those that have several whole huge pages of code in use. The smaller ones are in the table alone.
     let large = ["mariadb", "node-server", "java-server"];
     let after = within(SOON, "they have huge code", || {
-        let after = machine.look();
+        let after = machine.sample();
         let missing: Vec<_> = large.iter().filter(|name| after[**name].huge < HUGE).collect();
         let why = || format!("{missing:?}\n{}\n{}", table(&before, &after), machine.said());
         if missing.is_empty() { Ok(after) } else { Err(why()) }
@@ -274,7 +274,7 @@ fn issue_33_a_machine_with_its_servers() {
 
     assert_eq!(machine.system.script(PURGE), "inactive\nsuccess\ninactive\n", "{}", machine.system.log());
     machine.serves("after the purge");
-    let end = machine.look();
+    let end = machine.sample();
     println!("{}", table(&before, &end));
     assert_eq!(identities(&before), identities(&end), "a server was restarted");
     let lost: Vec<_> = large.iter().filter(|name| end[**name].huge < HUGE).collect();

@@ -184,7 +184,7 @@ pub struct Resident {
 /// Nothing is read in, and nobody is waited for: lseek(2) for holes would take the lock of the file, which a writer may hold
 /// for as long as it likes.
 pub fn in_memory(file: &File, offsets: Range, huge: PageSize) -> Option<Vec<Resident>> {
-    if !prime::may_look(file) {
+    if !prime::sees_cache(file) {
         return None;
     }
     let window = Window::new(file, offsets, huge)?;

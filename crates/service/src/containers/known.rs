@@ -30,14 +30,14 @@ impl Containers {
     pub fn new(pods: Option<PathBuf>) -> Containers {
         let mut containers =
             Containers { root: "/".into(), pods: pods.map(PodsFile::new), known: BTreeMap::new() };
-        containers.look();
+        containers.refresh();
         containers
     }
 
     /// Checks every few seconds at most whether the file of pods has changed, and reads it again if so. Returns whether the
     /// file says something else than before.
-    pub fn look(&mut self) -> bool {
-        self.pods.as_mut().is_some_and(PodsFile::look)
+    pub fn refresh(&mut self) -> bool {
+        self.pods.as_mut().is_some_and(PodsFile::refresh)
     }
 
     /// Returns the container of a process by its control group; `None` if it is in none.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 /// The bytes of the file at most.
 const MOST: u64 = 64 << 20;
-/// Between two looks at the file.
+/// Between two checks of the file.
 const PAUSE: Duration = Duration::from_secs(5);
 
 /// What tells one state of a file from another: device, inode, size, and the time of the last change.
@@ -25,7 +25,7 @@ pub struct PodsFile {
     pods: Pods,
     /// The state that was tried last, whether it could be read or not.
     tried: Option<Stamp>,
-    /// When it is looked at again.
+    /// When it is checked again.
     again: Instant,
     /// Why it could not be read last time.
     failed: Option<String>,
@@ -39,7 +39,7 @@ impl PodsFile {
 
     /// Checks every few seconds at most whether the file has changed, and reads it if so. Returns whether the file says
     /// something else than before.
-    pub fn look(&mut self) -> bool {
+    pub fn refresh(&mut self) -> bool {
         if Instant::now() < self.again {
             return false;
         }
@@ -100,10 +100,10 @@ mod tests {
         format!(r#"{{"items":[{{"metadata":{{"namespace":"shop","uid":"{uid}"}}}}]}}"#)
     }
 
-    /// Looks at the file without a pause.
-    fn look(file: &mut PodsFile) -> bool {
+    /// Reads the file, if it has changed, without a pause.
+    fn refresh(file: &mut PodsFile) -> bool {
         file.again = Instant::now();
-        file.look()
+        file.refresh()
     }
 
     fn knows(file: &PodsFile, pod: &str) -> bool {
@@ -116,25 +116,25 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("pods");
         let mut file = PodsFile::new(path.clone());
-        assert!(!look(&mut file) && file.failed.is_some(), "there is none");
+        assert!(!refresh(&mut file) && file.failed.is_some(), "there is none");
         let put = |text: &str| {
             let new = dir.path().join("new");
             fs::write(&new, text).and_then(|()| fs::rename(&new, &path)).expect("a file");
         };
         put(&list("u-1"));
-        assert!(look(&mut file) && file.failed.is_none());
+        assert!(refresh(&mut file) && file.failed.is_none());
         assert!(knows(&file, "u-1"));
-        assert!(!look(&mut file), "nothing has changed");
+        assert!(!refresh(&mut file), "nothing has changed");
         put("{\"items\":[");
-        assert!(!look(&mut file) && file.failed.is_some());
+        assert!(!refresh(&mut file) && file.failed.is_some());
         assert!(knows(&file, "u-1"), "those of before stay");
         put(&format!("{} ", list("u-1")));
-        assert!(!look(&mut file) && file.failed.is_none(), "it says the same");
+        assert!(!refresh(&mut file) && file.failed.is_none(), "it says the same");
         put(&list("u-2"));
-        assert!(look(&mut file) && file.failed.is_none());
+        assert!(refresh(&mut file) && file.failed.is_none());
         assert!(knows(&file, "u-2") && !knows(&file, "u-1"));
         fs::File::create(dir.path().join("new")).and_then(|file| file.set_len(100 << 20)).expect("a file");
         fs::rename(dir.path().join("new"), &path).expect("mv");
-        assert!(!look(&mut file) && file.failed.as_ref().is_some_and(|why| why.contains("more than")));
+        assert!(!refresh(&mut file) && file.failed.as_ref().is_some_and(|why| why.contains("more than")));
     }
 }

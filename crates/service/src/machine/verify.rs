@@ -21,11 +21,11 @@ use std::path::PathBuf;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-/// Between two looks for a process whose turn it is.
-const LOOK: Duration = Duration::from_secs(5);
+/// Between two checks for a process whose turn it is.
+const CHECK_PAUSE: Duration = Duration::from_secs(5);
 /// A process that has used less CPU time, in seconds, has nothing to gain yet.
 const LEAST: u64 = 1;
-/// How many are looked at in one turn.
+/// How many are checked in one turn.
 const CANDIDATES: usize = 8;
 /// From so many processes on, it is checked which of the lifted processes still live.
 const KEPT: usize = 10_000;
@@ -36,7 +36,7 @@ pub struct Verify {
     settings: Settings,
     verifier: Verifier,
     experiment: Option<(Experiment, PathBuf)>,
-    look_at: Instant,
+    check_at: Instant,
     /// Processes that had copies before this service knew them: another hugelift lifts them, and they are left alone.
     others: BTreeSet<Identity>,
     /// Processes that were named to a lifter of this service, by this policy or an earlier one: their copies are its own.
@@ -63,7 +63,7 @@ impl Verify {
             settings,
             verifier: Verifier::new(settings),
             experiment: None,
-            look_at: Instant::now(),
+            check_at: Instant::now(),
             others: BTreeSet::new(),
             ours: BTreeSet::new(),
         }
@@ -137,10 +137,10 @@ impl Verify {
     /// Chooses a process whose turn it is; `None` if there may be no experiment now. Processes of units come first, and processes
     /// of ordinary users whom no rule names come last: no user can take the turns of the units.
     pub fn choose<'a>(&mut self, all: impl Iterator<Item = &'a Taken>, now: u64) -> Option<&'a Taken> {
-        if Instant::now() < self.look_at {
+        if Instant::now() < self.check_at {
             return None;
         }
-        self.look_at = Instant::now() + LOOK;
+        self.check_at = Instant::now() + CHECK_PAUSE;
         if !self.verifier.may_begin(now) {
             return None;
         }
@@ -205,11 +205,11 @@ impl Verify {
         self.experiment.as_ref().map(|(experiment, _)| experiment)
     }
 
-    /// Returns when there is something to do without an event. Only processes that wait need a look.
+    /// Returns when there is something to do without an event. Only processes that wait need a check.
     pub fn next<'a>(&self, mut all: impl Iterator<Item = &'a Taken>) -> Option<Instant> {
         match self.experiment() {
             Some(experiment) => Some(experiment.next()),
-            None => all.any(|one| one.verify).then_some(self.look_at),
+            None => all.any(|one| one.verify).then_some(self.check_at),
         }
     }
 

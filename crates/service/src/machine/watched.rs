@@ -135,7 +135,7 @@ impl Watched {
 
     /// Takes what has happened, and reads what is due. That is a bounded amount of work.
     pub fn turn(&mut self) {
-        self.pods_differ |= self.surroundings.containers.look();
+        self.pods_differ |= self.surroundings.containers.refresh();
         let may_begin = self.began_anew.is_none_or(|at| at.elapsed() >= PODS_PAUSE);
         if self.pods_differ && may_begin {
             // All are read anew, each as if it had just started.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The numbers that the daemon publishes, as plain data. It fills them each time it has looked at the machine.
+//! The numbers that the daemon publishes, as plain data. It fills them after each scan of the machine.
 //!
 //! Sizes are in bytes and times in seconds. What counts events counts them since the daemon has started, unless the
 //! field says otherwise.
@@ -19,7 +19,7 @@ pub struct Figures {
     /// When the daemon has started.
     pub started: SystemTime,
     /// When it last finished a scan of the machine; `None` before the first one.
-    pub looked: Option<SystemTime>,
+    pub scanned: Option<SystemTime>,
     /// The programs that it has lifted, in any order. Two entries with the same names are summed.
     pub programs: Vec<ProgramFigures>,
     /// How often it has put a process, or more of one, on huge pages.
@@ -30,7 +30,7 @@ pub struct Figures {
     pub restores: u64,
     /// Processes that are not lifted now although a rule takes them, by the reason.
     pub refused: BTreeMap<String, u64>,
-    /// Processes that the last look has found.
+    /// Processes that the last scan has found.
     pub processes_seen: u64,
     /// Processes that the daemon has lifted and that still run.
     pub processes_taken: u64,
@@ -46,9 +46,9 @@ pub struct Figures {
     pub cpu_seconds: f64,
     /// Resident memory of the daemon and its helpers (`VmRSS` of proc_pid_status(5)).
     pub resident_bytes: u64,
-    /// Time that all looks at the machine have taken together.
+    /// Time that all scans of the machine have taken together.
     pub scan_seconds: f64,
-    /// How often the daemon has looked at the machine.
+    /// How often the daemon has scanned the machine.
     pub scans: u64,
     /// Memory pressure of the machine; `None` if the kernel does not tell it.
     pub pressure: Option<Pressure>,
@@ -63,12 +63,12 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Returns the figures of a daemon that has not looked at anything yet.
+    /// Returns the figures of a daemon that has not scanned the machine yet.
     pub fn new(version: impl Into<String>, started: SystemTime) -> Figures {
         Figures {
             version: version.into(),
             started,
-            looked: None,
+            scanned: None,
             programs: Vec::new(),
             lifts: 0,
             refusals: 0,

@@ -83,9 +83,9 @@ fn daemon(out: &mut Registry, figures: &Figures) {
         "The time at which the service has started, since 1970",
         gauges(started),
     );
-    let looked = figures.looked.map(|time| (Labels::new(), seconds(time)));
+    let scanned = figures.scanned.map(|time| (Labels::new(), seconds(time)));
     let help = "The time at which the service last finished a scan of the machine, since 1970";
-    measured(out, "last_scan_timestamp", SECONDS, help, gauges(looked));
+    measured(out, "last_scan_timestamp", SECONDS, help, gauges(scanned));
     let cpu = one(finite(figures.cpu_seconds));
     measured(out, "cpu", SECONDS, "CPU time of the service and its helpers", counters(cpu));
     let resident = gauges(one(figures.resident_bytes));

@@ -14,7 +14,7 @@ use std::time::{Duration, UNIX_EPOCH};
 pub fn full() -> Figures {
     let time = UNIX_EPOCH + Duration::from_millis(1_700_000_000_250);
     let mut figures = Figures::new("0.1.0", time);
-    figures.looked = Some(time + Duration::from_secs(60));
+    figures.scanned = Some(time + Duration::from_secs(60));
     figures.programs =
         vec![program(b"/usr/lib/postgresql/17/bin/postgres", 3 << 21), program(b"/usr/bin/node", 1 << 21)];
     (figures.lifts, figures.refusals, figures.restores) = (3, 2, 1);

@@ -68,7 +68,7 @@ pub fn open_for_writing(file: &File) -> Option<bool> {
 
 /// Returns whether mincore(2) tells the truth about the file: it does for the owner, for users who may
 /// write, and with `CAP_FOWNER`; for all others every page seems to be in memory.
-pub fn may_look(file: &File) -> bool {
+pub fn sees_cache(file: &File) -> bool {
     let user = nix::unistd::geteuid();
     file.metadata().is_ok_and(|m| m.uid() == user.as_raw())
         || nix::unistd::eaccess(&own_path(file), nix::unistd::AccessFlags::W_OK).is_ok()
@@ -149,7 +149,7 @@ mod tests {
             open_for_writing(&reader) != Some(true)
         });
         assert!(free);
-        assert!(may_look(&reader));
+        assert!(sees_cache(&reader));
         std::fs::remove_file(&dir).unwrap();
     }
 }

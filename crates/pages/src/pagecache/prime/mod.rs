@@ -30,7 +30,7 @@ mod pace;
 mod view;
 
 pub(crate) use cache::open_for_writing;
-pub use cache::{file_system, is_memory, may_look};
+pub use cache::{file_system, is_memory, sees_cache};
 pub use data::DataFile;
 pub use edges::Primer;
 pub use file::{CacheFile, Stamp};
@@ -400,9 +400,9 @@ impl<'a> Job<'a> {
     }
 
     /// Returns how much of each of these pages is in memory; `None` if the kernel does not show it to this
-    /// user ([`cache::may_look`]).
+    /// user ([`cache::sees_cache`]).
     fn resident(&self, offsets: &[u64]) -> Result<Option<Vec<view::Resident>>, Obstacle> {
-        if !cache::may_look(self.file) {
+        if !cache::sees_cache(self.file) {
             return Ok(None);
         }
         let view = self.view(offsets, Advice::Random)?;

@@ -112,7 +112,7 @@ impl View {
         self.pages[i]
     }
 
-    /// Returns how much of page `i` is in memory (mincore(2)), if `may_look`.
+    /// Returns how much of page `i` is in memory (mincore(2)), if `sees_cache`.
     ///
     /// # Errors
     /// errno(3)
@@ -122,7 +122,7 @@ impl View {
         Ok(Resident { first: present.first().is_some_and(|first| *first), any, all })
     }
 
-    /// Faults in those base pages of page `i` that are in memory, if `may_look`.
+    /// Faults in those base pages of page `i` that are in memory, if `sees_cache`.
     ///
     /// # Errors
     /// errno(3)

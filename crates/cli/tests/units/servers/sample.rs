@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 const MB: u64 = 1 << 20;
 
-/// A unit, as look.sh prints it.
+/// A unit, as sample.sh prints it.
 #[derive(Clone, Debug)]
 pub struct Unit {
     /// The main process, the time of its start, the number of restarts, and the state.
@@ -16,7 +16,7 @@ pub struct Unit {
     pub code: u64,
 }
 
-/// Reads what look.sh has printed.
+/// Reads what sample.sh has printed.
 pub fn units(text: &str) -> BTreeMap<String, Unit> {
     text.lines().filter_map(unit).collect()
 }
