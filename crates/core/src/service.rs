@@ -12,10 +12,13 @@
 //! | [`rule`], [`matching`] | a rule and its conditions |
 //! | [`acts`] | what may be done with a process |
 //! | [`container`] | the container of a process |
+//! | `files` | all files together |
+//! | `patterns` | the patterns of a condition, and what they match |
 //! | [`limits`], [`share`], [`metrics`] | the rest of the configuration |
 //! | [`verify`] | which programs are lifted because an experiment has shown a gain |
 //! | [`source`] | a file by its name and its text |
 //! | [`mod@unit`] | the systemd unit of a process |
+//! | [`offer`] | what the service could have on huge pages if a person agrees |
 
 pub mod acts;
 pub mod container;

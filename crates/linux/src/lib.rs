@@ -6,7 +6,7 @@
 //! | [`proc`] | processes as /proc shows them, and their memory |
 //! | [`machine`] | what the machine offers: memory, control groups, NUMA nodes, pools, users |
 //! | [`elf`] | programs that do not run yet: their ELF files and what those need |
-//! | [`lookup`], [`program`], [`command`] | finding a program as execvp(3) does, and becoming it; the command of a process, and waiting for one |
+//! | [`lookup`], [`program`], [`script`], [`command`] | finding a program as execvp(3) does, and becoming it; the interpreter of a script; the command of a process, and waiting for one |
 //! | [`held_signals`], [`inherited_signals`] | what must not be left half done when a signal ends this process; the signals that its children find |
 //! | [`io`] | files and streams: opened safely, written whole or not at all |
 //! | [`service_policy`] | the configuration files of `hugelift service` |

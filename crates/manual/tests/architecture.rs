@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! ARCHITECTURE.md says of the tree what is so: which crate uses which, what each table lists, and each file that it names.
+//! ARCHITECTURE.md says of the tree what is so: which crate uses which, what each table lists, and each file that it names. So do
+//! the tables of modules at the head of sources.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -123,9 +124,73 @@ fn listed(name: &str) -> BTreeSet<String> {
     let rows = text.split(&format!("\n`{name}`:\n")).nth(1).unwrap_or_else(|| panic!("{name} has no table"));
     let rows =
         rows.lines().skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|'));
-    let names =
-        rows.filter_map(|row| row.split('|').nth(1)).flat_map(|cell| cell.split('`').skip(1).step_by(2));
-    names.map(|name| name.trim_end_matches('/').to_string()).collect()
+    first_column(rows)
+}
+
+/// Returns the names in the first column of rows of a table, without what only leads documentation to them: `mod@` and `()`.
+fn first_column<'t>(rows: impl Iterator<Item = &'t str>) -> BTreeSet<String> {
+    let cells = rows.filter_map(|row| row.split('|').nth(1));
+    let names = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2));
+    let plain = |name: &str| name.trim_start_matches("mod@").trim_end_matches(['/', '(', ')']).to_string();
+    names.map(plain).collect()
+}
+
+/// Panics unless `listed` are `modules`.
+fn must_list(place: &str, listed: &BTreeSet<String>, modules: &BTreeSet<String>) {
+    let missing: Vec<_> = modules.difference(listed).collect();
+    let gone: Vec<_> = listed.difference(modules).collect();
+    assert!(missing.is_empty() && gone.is_empty(), "{place}: not listed {missing:?}; not there {gone:?}");
+}
+
+/// Returns the names in the table of modules in the comment at the head of a source, if it has one.
+fn listed_at_head(source: &str) -> Option<BTreeSet<String>> {
+    let head = source.lines().filter_map(|line| line.strip_prefix("//!")).map(str::trim_start);
+    let rows = head.skip_while(|line| !line.starts_with("| module")).take_while(|line| line.starts_with('|'));
+    let names = first_column(rows);
+    (!names.is_empty()).then_some(names)
+}
+
+/// Returns the modules that a source declares, but for those of its tests.
+fn declared(source: &str) -> BTreeSet<String> {
+    let lines: Vec<&str> = source.lines().collect();
+    let name = |line: &str| {
+        let (before, name) = line.strip_suffix(';')?.split_once("mod ")?;
+        (before.is_empty() || before.starts_with("pub")).then(|| name.to_string())
+    };
+    let declared = lines.iter().enumerate().filter(|(at, _)| *at == 0 || lines[at - 1] != "#[cfg(test)]");
+    declared.filter_map(|(_, line)| name(line)).collect()
+}
+
+/// Finds the sources of a folder.
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for name in names(folder) {
+        let path = folder.join(&name);
+        match path.is_dir() {
+            true => sources(&path, found),
+            false if name.ends_with(".rs") => found.push(path),
+            false => {}
+        }
+    }
+}
+
+#[test]
+fn each_table_at_the_head_of_a_source_lists_its_modules() {
+    let crates = root().join("crates");
+    let mut found = Vec::new();
+    names(&crates).iter().for_each(|name| sources(&crates.join(name).join("src"), &mut found));
+    let mut with_table = BTreeSet::new();
+    for path in found {
+        let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let place = path.strip_prefix(&crates).expect("below crates").display().to_string();
+        if let Some(listed) = listed_at_head(&text) {
+            must_list(&place, &listed, &declared(&text));
+            with_table.insert(place);
+        }
+    }
+    for wanted in ["cli/src/lib.rs", "measure/src/lib.rs", "relink/src/separate/mod.rs", "service/src/lib.rs"]
+    {
+        assert!(with_table.contains(wanted), "{wanted} has no table of its modules");
+    }
 }
 
 #[test]
@@ -135,9 +200,6 @@ fn each_table_lists_the_modules_of_its_crate() {
         let mut modules: BTreeSet<String> =
             sources.iter().map(|file| file.strip_suffix(".rs").unwrap_or(file).to_string()).collect();
         modules.retain(|module| !["lib", "main", "tests"].contains(&module.as_str()));
-        let listed = listed(name);
-        let missing: Vec<_> = modules.difference(&listed).collect();
-        let gone: Vec<_> = listed.difference(&modules).collect();
-        assert!(missing.is_empty() && gone.is_empty(), "{name}: not listed {missing:?}; not there {gone:?}");
+        must_list(name, &listed(name), &modules);
     }
 }

@@ -12,6 +12,7 @@
 //! | [`doctor`] | a diagnosis |
 //! | [`pool`] | the hugetlb pools, and what programs need of them |
 //! | [`html`] | maps of programs, `comparison` and `lab` as self-contained HTML pages |
+//! | `paint` | colours, for a terminal |
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 #![forbid(unsafe_code)]
 

@@ -26,6 +26,35 @@
 //!
 //! What cannot be decided from the file is refused with a [`Refusal`]; nothing is guessed. The result is laid
 //! out by [`crate::align::layout`], and must pass a proof that shares no code with this module.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `layout` | the choice of the way and of the distances |
+//! | `plan` | what `layout` has chosen, and all other steps follow |
+//! | `distances` | by how much each part moves |
+//! | `extents` | where each segment of the copy begins and ends |
+//! | `references` | the references of code to what lies before it, relative to the instruction |
+//! | `hidden` | the distances in data and in large code that no table names |
+//! | `names` | the addresses before the code that the linker has named |
+//! | `original` | what the original says to more than one step |
+//! | `moved` | the file while its addresses are rewritten |
+//! | `write` | all that holds an address, written; then the padding |
+//! | `headers` | the file header, the program headers and the section table |
+//! | `dynamic` | the dynamic section |
+//! | `relocations` | the relocations, and the words that they find in place |
+//! | `symbols` | the symbol tables |
+//! | `notes` | notes and other sections that are not loaded |
+//! | `mend` | the references of moved code to what stayed, written anew |
+//! | `contents` | other contents, of any length, for sections that are not loaded |
+//! | `unpack` | compressed debug sections, unpacked |
+//! | `mini` | `.gnu_debugdata`: an ELF file with symbols, compressed in a section |
+//! | `debug` | debug information: each address in it |
+//! | `split` | debug information in a file of its own |
+//! | `link` | `.gnu_debuglink`: the name and the checksum of that file |
+//! | `gains` | what each segment gains, and what memory that costs |
+//! | `separated` | what comes out |
+//! | `refusal` | why a file is not separated |
+//! | [`proof`] | the proof that the copy is the original with its parts moved |
 
 mod contents;
 mod debug;
