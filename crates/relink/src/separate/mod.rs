@@ -52,7 +52,7 @@
 //! | `split` | debug information in a file of its own |
 //! | `link` | `.gnu_debuglink`: the name and the checksum of that file |
 //! | `gains` | what each segment gains, and what memory that costs |
-//! | `separated` | what comes out |
+//! | `separated` | the copy: its bytes, how far its parts moved, what it gains |
 //! | `refusal` | why a file is not separated |
 //! | [`proof`] | the proof that the copy is the original with its parts moved |
 
