@@ -26,6 +26,7 @@ mod outcome;
 pub mod records;
 mod refusals;
 mod restores;
+mod room;
 pub mod surroundings;
 pub mod taken;
 pub mod thread;
@@ -52,18 +53,16 @@ use memory::Memory;
 use nix::poll::{PollFd, PollFlags};
 use records::Records;
 use restores::Restores;
-use std::cell::Cell;
+use room::{Charges, Places};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use taken::Taken;
 use verify::{Ended, Verify};
-use wants::{SHARE_OF_USER, Wants};
+use wants::Wants;
 
 /// Bytes of code without which neither the page cache nor copies gain anything: a huge page.
 const LEAST: u64 = 2 << 20;
-/// The most processes that are taken at the same time.
-const MOST: usize = 4096;
 /// How long an experiment may take to restore its process when the service ends or has another policy, and all other ends.
 pub const ENDING: Duration = Duration::from_secs(10);
 
@@ -86,32 +85,7 @@ pub struct Machine {
     pub lifts: u64,
     /// How many processes could not be lifted.
     pub refusals: u64,
-    /// Whether the log has said that the table is full.
-    was_full: Cell<bool>,
-    /// Whether the log has said that the part of the users is full.
-    is_users_full_said: Cell<bool>,
-}
-
-/// The bytes of copies, by whose processes have them.
-struct Charges {
-    /// Bytes that all may take.
-    memory: u64,
-    /// Of root, of system users, and of those whom a rule names.
-    others: u64,
-    /// Of each ordinary user whom no rule names.
-    of_users: BTreeMap<u32, u64>,
-}
-
-impl Charges {
-    /// Returns whether one more process may have copies. An ordinary user whom no rule names may have a quarter of the memory, and
-    /// all such users half. What they have beyond that, which they have made of their own accord, takes nothing from others.
-    fn leave_room(&self, of_user: Option<u32>) -> bool {
-        let (share, half) = (self.memory / SHARE_OF_USER, self.memory / 2);
-        let of_users: u64 = self.of_users.values().map(|bytes| (*bytes).min(share)).sum();
-        let is_users_room =
-            |user: u32| of_users < half && self.of_users.get(&user).is_none_or(|bytes| *bytes < share);
-        of_user.is_none_or(is_users_room) && self.others.saturating_add(of_users.min(half)) < self.memory
-    }
+    places: Places,
 }
 
 impl Machine {
@@ -133,8 +107,7 @@ impl Machine {
             later: Later::default(),
             lifts: 0,
             refusals: 0,
-            was_full: Cell::new(false),
-            is_users_full_said: Cell::new(false),
+            places: Places::default(),
         }
     }
 
@@ -154,8 +127,7 @@ impl Machine {
         self.records.read(self.taken.values());
         self.later.clear();
         self.taken.clear();
-        self.was_full.set(false);
-        self.is_users_full_said.set(false);
+        self.places = Places::default();
     }
 
     /// Takes note of a process that has started, or that has become another program, of which `life` is where its stack began,
@@ -164,7 +136,7 @@ impl Machine {
         let taken = self.policy.rule_for(facts);
         self.later.set(process, taken.later.map(|time| time.saturating_sub(facts.age)));
         let is_small = facts.code < LEAST && !taken.acts.allow(Act::Memory) && !taken.acts.allow(Act::Shm);
-        if taken.acts.is_empty() || is_small || self.is_full(process, taken.of_user) {
+        if taken.acts.is_empty() || is_small || self.places.lack_one(&self.taken, process, taken.of_user) {
             self.forget(process.0);
             return false;
         }
@@ -233,7 +205,7 @@ impl Machine {
         }
         self.verify_turn();
         self.records.turn(self.taken.values(), &helpers(&self.lifters, &self.verify));
-        let (now, charges) = (now(), self.charges());
+        let (now, charges) = (now(), Charges::of(self.taken.values(), self.memory));
         let (verify, restores) = (&self.verify, &self.restores);
         let may = |taken: &&mut Taken| {
             !taken.is_given
@@ -265,7 +237,7 @@ impl Machine {
             self.records.measured(self.taken.values(), &helpers(&self.lifters, &self.verify), &ended);
             self.settle(ended, now);
         }
-        let charges = self.charges();
+        let charges = Charges::of(self.taken.values(), self.memory);
         let restores = &self.restores;
         let is_free = |one: &&Taken| charges.leave_room(one.of_user) && !restores.is_changed(one.process);
         let room = self.taken.values().filter(is_free);
@@ -344,54 +316,6 @@ impl Machine {
         self.taken.values().map(Taken::copies).sum()
     }
 
-    /// Returns the copies of all, and those of each ordinary user whom no rule names.
-    fn charges(&self) -> Charges {
-        let mut charges = Charges { memory: self.memory, others: 0, of_users: BTreeMap::new() };
-        for taken in self.taken.values() {
-            let sum = match taken.of_user {
-                Some(user) => charges.of_users.entry(user).or_default(),
-                None => &mut charges.others,
-            };
-            *sum = sum.saturating_add(taken.copies());
-        }
-        charges
-    }
-
-    /// Returns whether another process has no place in the table. Processes of an ordinary user whom no rule names may take at most
-    /// an eighth of it, and those of all such users half.
-    fn is_full(&self, process: Identity, of_user: Option<u32>) -> bool {
-        if self.taken.contains_key(&process.0) {
-            return false;
-        }
-        let count = |is_one: &dyn Fn(u32) -> bool| {
-            self.taken.values().filter(|taken| taken.of_user.is_some_and(is_one)).count()
-        };
-        let is_users_full = |user: u32| {
-            self.taken.len() >= MOST / 8
-                && (count(&|one| one == user) >= MOST / 8 || count(&|_| true) >= MOST / 2)
-        };
-        let taken = self.taken.len();
-        if taken >= MOST {
-            if !self.was_full.replace(true) {
-                log(
-                    Level::Warning,
-                    &format!("{taken} processes are taken, which is the most: others are left alone"),
-                );
-            }
-            return true;
-        }
-        let Some(user) = of_user.filter(|user| is_users_full(*user)) else { return false };
-        if !self.is_users_full_said.replace(true) {
-            log(
-                Level::Warning,
-                &format!(
-                    "further processes of user {user} are left alone: of {MOST} that can be taken a user may have an eighth, and all users half"
-                ),
-            );
-        }
-        true
-    }
-
     /// Returns the bytes that copies of all processes may take.
     pub fn memory(&self) -> u64 {
         self.memory
@@ -466,26 +390,8 @@ mod tests {
 
     fn machine(all: impl IntoIterator<Item = Taken>) -> Machine {
         let mut machine = Machine::new(Policy::default(), 1 << 30, None);
-        machine.memory = 1000;
         machine.taken = all.into_iter().map(|one| (one.process.0, one)).collect();
         machine
-    }
-
-    /// An ordinary user can make copies without the service, and fork what has them.
-    #[test]
-    fn issue_33_5_copies_of_users_leave_half_of_the_memory_to_others() {
-        let room = |machine: &Machine, of_user| machine.charges().leave_room(of_user);
-        let one_user = machine((0..20).map(|n| taken(n, Some(1000), 500)));
-        assert_eq!(one_user.copies(), 10_000);
-        assert_eq!([None, Some(1000), Some(1001)].map(|user| room(&one_user, user)), [true, false, true]);
-        let little = machine([taken(1, Some(1000), 250), taken(2, Some(1001), 100)]);
-        assert_eq!([None, Some(1000), Some(1001)].map(|user| room(&little, user)), [true, false, true]);
-        let many_users = machine((0..20).map(|n| taken(n, Some(1000 + n), 500)));
-        assert_eq!([None, Some(2000)].map(|user| room(&many_users, user)), [true, false]);
-        let with_roots = machine((0..20).map(|n| taken(n, (n > 0).then_some(1000 + n), 500)));
-        assert!(!room(&with_roots, None));
-        let roots = machine([taken(1, None, 999)]);
-        assert!(room(&roots, None) && room(&roots, Some(1000)));
     }
 
     /// A lifter that is started again has none of them for a moment.
@@ -523,23 +429,5 @@ mod tests {
         assert!(!machine.verify.is_ours(child), "it has executed another program, or is another process");
         machine.take_fork(&of(child, "a"));
         assert!(machine.verify.is_ours(child));
-    }
-
-    #[test]
-    fn issue_33_5_processes_of_users_leave_half_of_the_table_to_others() {
-        let most = MOST as u32;
-        let full_of =
-            |users: u32, each: u32| machine((0..users * each).map(|n| taken(n, Some(1000 + n / each), 0)));
-        let new = (most + 1, 1);
-        let one_user = full_of(1, most / 8);
-        assert!(
-            one_user.is_full(new, Some(1000))
-                && !one_user.is_full(new, Some(1001))
-                && !one_user.is_full(new, None)
-        );
-        assert!(!one_user.is_full((0, 1), Some(1000)), "it is there already");
-        let many_users = full_of(8, most / 16);
-        assert!(many_users.is_full(new, Some(2000)) && !many_users.is_full(new, None));
-        assert!(full_of(16, most / 16).is_full(new, None));
     }
 }
