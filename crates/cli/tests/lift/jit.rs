@@ -100,3 +100,17 @@ fn issue_32_3_a_split_is_joined_again() {
     }
     finish(held);
 }
+
+/// The watcher of a run collapses it as well.
+#[test]
+fn a_run_collapses_it_too() {
+    need_root!();
+    if !is_fit() {
+        skip!("needs pages of 4 kB and 2 MB, and not THP always");
+    }
+    let program = plain("jit").flags(&["-pthread"]).build();
+    let options: &[&str] = &["--parts", "text,rodata,jit"];
+    let held = Held::start_busy(&Cmd::new([&program]).arg("wx"), Some(options), &program);
+    until("all of it is huge", || huge(&held) == BYTES);
+    finish(held);
+}

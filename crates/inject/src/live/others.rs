@@ -97,7 +97,7 @@ impl Live {
     /// Waits for the stop of a thread, and prepares it.
     fn stop_one(&mut self, one: Running, seen: Seen, others: &Others<'_>) -> Result<Lent, NotLent> {
         let tid = one.tid();
-        let came = to_trap(wait(one)?)?;
+        let came = deliver_signals(wait(one)?)?;
         // The first slot is the leader's.
         let slot = others.region.slot(others.stopped.len() + 1);
         let known = match others.filters.get(&tid) {
@@ -144,7 +144,7 @@ fn wait(one: Running) -> Result<(Stopped, Stop), Error> {
 }
 
 /// Delivers the signals at whose delivery a thread has stopped, until it stops elsewhere.
-fn to_trap((mut stopped, mut stop): (Stopped, Stop)) -> Result<(Stopped, Stop), Error> {
+fn deliver_signals((mut stopped, mut stop): (Stopped, Stop)) -> Result<(Stopped, Stop), Error> {
     while let Stop::Signal(signal) = stop
         && !deadline::is_over()
     {
