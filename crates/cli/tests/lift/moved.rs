@@ -214,15 +214,20 @@ fn the_base_is_random() {
     let primed = primed!(c());
     // If a start was not moved, the log says why.
     let cmd = Cmd::new([primed.path()]).args(["count", "0"]).env("HUGELIFT_LOG", "debug");
-    let runs: Vec<(u64, u64)> = (0..STARTS)
-        .map(|_| {
-            let outcome = cmd.lifted(OPTIONS);
-            assert_eq!(number(&outcome, "base") % HUGE, 0, "{outcome:?}");
-            (number(&outcome, "base"), number(&outcome, "heap"))
-        })
-        .collect();
+    let outcomes: Vec<Outcome> = (0..STARTS).map(|_| cmd.lifted(OPTIONS)).collect();
+    let placed = |outcome: &Outcome| (number(outcome, "base"), number(outcome, "heap"));
+    for outcome in &outcomes {
+        assert_eq!(placed(outcome).0 % HUGE, 0, "{outcome:?}");
+    }
+    let runs: Vec<(u64, u64)> = outcomes.iter().map(placed).collect();
     let bases: BTreeSet<u64> = runs.iter().map(|r| r.0).collect();
-    assert!(bases.len() >= FEWEST, "{} different addresses in {STARTS} starts", bases.len());
+    let is_there_twice = |base| runs.iter().filter(|run| run.0 == base).count() > 1;
+    let twice: Vec<&Outcome> = outcomes.iter().filter(|outcome| is_there_twice(placed(outcome).0)).collect();
+    assert!(
+        bases.len() >= FEWEST,
+        "{} different addresses in {STARTS} starts; the same: {twice:#?}",
+        bases.len()
+    );
     // A bit that is the same in all of them is not random.
     let changing = bases.iter().fold(0, |bits, base| bits | (base ^ runs[0].0));
     let bits = std::fs::read_to_string("/proc/sys/vm/mmap_rnd_bits").expect("mmap_rnd_bits");
