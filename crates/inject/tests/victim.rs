@@ -171,6 +171,7 @@ fn another_process_makes_our_calls() {
 
 /// The victim goes on by itself, and the next tracer frees what is left.
 #[test]
+#[cfg_attr(not(debug_assertions), ignore = "fault points are in debug builds alone")]
 fn a_tracer_may_be_killed_at_each_step() {
     let mut steps = 0;
     let (mut is_over, mut left_in_all) = (false, 0);
@@ -202,16 +203,19 @@ fn a_tracer_may_be_killed_at_each_step() {
 
 /// The tracer says that the victim is gone, and waits for nothing.
 #[test]
+#[cfg_attr(not(debug_assertions), ignore = "fault points are in debug builds alone")]
 fn a_victim_may_be_killed_at_each_step() {
     for step in 0.. {
         let victim = Victim::start();
         let (status, said) = victim.traced(Some(&format!("{step}:target")));
         if status.success() {
-            assert!(step > 20, "{step} steps");
+            assert!(step > 60, "{step} steps");
             return victim.end();
         }
         assert_eq!(status.signal(), None, "{step}: {said}");
-        let is_panic = said.contains("panicked at");
-        assert!(is_panic && victim.process().stat().is_ok_and(|stat| stat.has_ended()), "{step}: {said}");
+        assert!(said.contains("panicked at"), "{step}: {said}");
+        // The tracer may know of the kill before the victim has ended.
+        let mut victim = victim;
+        assert_eq!(ended(&mut victim.child).signal(), Some(Signal::SIGKILL as i32), "{step}: {said}");
     }
 }

@@ -85,7 +85,7 @@ impl Publisher {
 fn figures(started: SystemTime, seen: &Seen, status: Option<&Status>) -> Figures {
     let files = status.map(|status| status.files.as_slice()).unwrap_or_default();
     Figures {
-        scanned: Some(SystemTime::now()),
+        scanned: seen.at,
         programs: programs(seen.taken.iter()),
         lifts: seen.lifts,
         refusals: seen.refusals,

@@ -101,12 +101,14 @@ pub struct Verifier {
     running: Option<Program>,
     /// No experiment begins before.
     next: u64,
+    /// Results were remembered while the clock was not set yet.
+    is_clock_new: bool,
 }
 
 impl Verifier {
     /// Returns one that knows nothing.
     pub fn new(settings: Settings) -> Verifier {
-        Verifier { settings, known: BTreeMap::new(), running: None, next: 0 }
+        Verifier { settings, known: BTreeMap::new(), running: None, next: 0, is_clock_new: false }
     }
 
     /// Changes the settings. Results hold as long as they were to hold.
@@ -115,11 +117,29 @@ impl Verifier {
     }
 
     /// Takes a result of an earlier service, which has ended its experiment `at`. A time that lies further in the future than
-    /// the settings allow is cut: the clock was wrong, or `again` was longer. A clock that has not been set yet says nothing of that.
+    /// the settings allow is cut: the clock was wrong, or `again` was longer. A clock that has not been set yet says nothing of that:
+    /// [`Verifier::check_clock`] cuts it later.
     pub fn remember(&mut self, program: Program, verdict: Verdict, at: u64, until: u64, now: u64) {
+        self.is_clock_new |= now < FIRST;
         let until = if now < FIRST { until } else { until.min(now.saturating_add(self.holds(verdict))) };
         self.next = self.next.max(at.min(now).saturating_add(self.settings.pause));
         self.learn(program, verdict, until);
+    }
+
+    /// Cuts what was remembered before the clock was set, once it is.
+    pub fn check_clock(&mut self, now: u64) {
+        if now < FIRST || !std::mem::take(&mut self.is_clock_new) {
+            return;
+        }
+        let holds = |verdict| now.saturating_add(self.holds(verdict));
+        let cut: Vec<(Program, u64)> = self
+            .known
+            .iter()
+            .map(|(one, (verdict, until))| (one.clone(), (*until).min(holds(*verdict))))
+            .collect();
+        for (program, cut) in cut {
+            self.known.entry(program).and_modify(|(_, until)| *until = cut);
+        }
     }
 
     /// Returns what is done with the processes of a program.

@@ -2,7 +2,8 @@
 //! The CPU time of all processes that have run a file, and of the lifts of these.
 //!
 //! An account outlives its processes: many short ones that run the same file are worth a lift together. A watcher
-//! may run for months, so only the accounts without a process that were used last are kept.
+//! may run for months, so of the accounts without a process only those
+//! that were used last are kept.
 
 use super::process::Image;
 use hugelift_core::worth::Account;

@@ -117,8 +117,8 @@ impl Hot {
         Some(format!("the code in use cannot be sampled, so {what}: {why}"))
     }
 
-    /// Counts the new samples of a process. They count for the processes that have forked it as well: later children inherit
-    /// the copies of these.
+    /// Counts the new samples of a process. They count for the processes that have forked it as well: what these have
+    /// copied, their later children inherit.
     fn read(&mut self, set: &mut ProcessSet, pid: u32) {
         let Some(sampled) = self.known.get_mut(&pid) else { return };
         let cpu = set.cpu_of(pid);
@@ -142,8 +142,8 @@ impl Hot {
         }
     }
 
-    /// Takes account of how short memory is for the processes. A process that cannot be sampled has copies of all its code, and
-    /// keeps them.
+    /// Takes account of how short memory is for the processes. Where a process cannot be sampled, nothing
+    /// says what is cold: it keeps its copies.
     fn press(&mut self) {
         let may_give = |one: &Sampled| one.follow.may_give_back() && !matches!(one.events, Events::Refused);
         let pids = self.known.iter().filter_map(|(pid, one)| may_give(one).then_some(*pid));

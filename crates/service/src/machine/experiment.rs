@@ -112,9 +112,9 @@ impl Experiment {
         if is_success { Outcome::parse(&self.said) } else { Outcome::none() }
     }
 
-    /// Returns the process of the experiment, which may not have ended yet, and the process that the experiment was about.
-    pub fn into_child(self) -> (Child, Identity) {
-        (self.child, self.process)
+    /// Returns the process that makes the experiment, which may not have ended yet.
+    pub fn into_child(self) -> Child {
+        self.child
     }
 
     /// Reads; returns whether its output is closed.
@@ -132,13 +132,13 @@ impl Experiment {
         let _ = kill(Pid::from_raw(self.pid().cast_signed()), Signal::SIGTERM);
     }
 
-    /// Asks it to end, and waits until it has restored the process, or until this time has come. Returns its child and the process if
-    /// it has not ended by then: it goes on by itself.
-    pub fn finish(mut self, deadline: Instant) -> Option<(Child, Identity)> {
+    /// Asks it to end, and waits until it has restored the process, or until this time has come. Returns its child if it
+    /// has not ended by then: it goes on by itself.
+    pub fn finish(mut self, deadline: Instant) -> Option<Child> {
         self.stop();
         while matches!(self.child.try_wait(), Ok(None)) {
             if Instant::now() >= deadline {
-                return Some((self.child, self.process));
+                return Some(self.child);
             }
             self.read();
             std::thread::sleep(Duration::from_millis(10));
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn one_that_has_not_ended_in_time_is_returned() {
         assert!(experiment("echo; exec sleep 600").finish(Instant::now() + BESIDE).is_none());
-        let (mut late, _) = experiment("trap '' TERM; echo; exec sleep 600").finish(Instant::now()).unwrap();
+        let mut late = experiment("trap '' TERM; echo; exec sleep 600").finish(Instant::now()).unwrap();
         late.kill().unwrap();
         late.wait().unwrap();
     }

@@ -17,6 +17,7 @@ mod child;
 mod copies;
 pub mod experiment;
 pub mod explain;
+mod instance;
 pub mod later;
 pub mod lifter;
 pub mod lifters;
@@ -46,6 +47,7 @@ use hugelift_core::service::matching::Facts;
 use hugelift_core::service::policy::Policy;
 use hugelift_core::service::verify::Program;
 use hugelift_linux::proc::procfs::Process;
+use instance::Instance;
 use later::Later;
 use lifters::{Given, Lifters};
 use line::Line;
@@ -73,6 +75,8 @@ pub struct Machine {
     /// Bytes that copies of all processes may take together.
     memory: u64,
     taken: BTreeMap<u32, Taken>,
+    /// Processes that were taken by the policy before: they are not new.
+    old: BTreeSet<Identity>,
     lifters: Lifters,
     /// Processes that are to be checked again, as they are too young for a rule.
     pub later: Later,
@@ -103,6 +107,7 @@ impl Machine {
             policy,
             memory,
             taken: BTreeMap::new(),
+            old: BTreeSet::new(),
             lifters: Lifters::default(),
             later: Later::default(),
             lifts: 0,
@@ -119,20 +124,24 @@ impl Machine {
         // It restores its process while the lifters end, which know processes that the new policy may leave alone.
         self.verify.experiment().into_iter().for_each(Experiment::stop);
         self.lifters.end();
-        if let Some((late, process)) = self.verify.end(deadline, now()) {
+        if let Some((late, instance)) = self.verify.end(deadline, now()) {
             // It restores the process by itself.
-            self.restores.after(late, process, Vec::new());
+            self.restores.after(late, instance, Vec::new());
         }
         self.verify.obey(self.policy.verify);
         self.records.read(self.taken.values());
         self.later.clear();
-        self.taken.clear();
+        self.old = std::mem::take(&mut self.taken).into_values().map(|taken| taken.process).collect();
         self.places = Places::default();
     }
 
     /// Takes note of a process that has started, or that has become another program, of which `life` is where its stack began,
     /// and `build_id` tells its executable from others. Returns whether it is taken.
     pub fn see(&mut self, process: Identity, life: Option<u64>, build_id: &str, facts: &Facts) -> bool {
+        if self.taken.get(&process.0).is_some_and(|known| known.process == process && known.life != life) {
+            // Another program has other copies, if any.
+            self.verify.ended(process);
+        }
         let taken = self.policy.rule_for(facts);
         self.later.set(process, taken.later.map(|time| time.saturating_sub(facts.age)));
         let is_small = facts.code < LEAST && !taken.acts.allow(Act::Memory) && !taken.acts.allow(Act::Shm);
@@ -146,12 +155,7 @@ impl Machine {
         if self.taken.get(&process.0).is_some_and(|known| known.is_same(&one)) {
             return true;
         }
-        if self.taken.get(&process.0).is_some_and(|known| known.life != one.life) {
-            // Another program has other copies, if any.
-            self.verify.ended(process);
-            self.restores.forget(process);
-        }
-        if one.verify && !self.taken.contains_key(&process.0) {
+        if one.verify && !self.taken.contains_key(&process.0) && !self.old.contains(&process) {
             self.take_fork(&one);
         }
         self.forget(process.0);
@@ -160,18 +164,28 @@ impl Machine {
         true
     }
 
-    /// Takes note of a new process that executes the program of its parent: that has forked it, perhaps with copies.
+    /// Takes note of a new process that is as its parent was when that has forked it: it may have copies of this service. If they bring
+    /// no gain, and no experiment on the parent is still to say so, it is restored as the parent was.
     fn take_fork(&mut self, one: &Taken) {
         let Ok(stat) = Process::new(one.process.0).stat() else { return };
-        let parent = self.taken.get(&stat.parent).filter(|parent| parent.key == one.key);
-        if let Some(parent) = parent.map(|parent| parent.process).filter(|_| stat.is_whole(one.process)) {
-            self.verify.forked(parent, one.process);
+        let parent = self.taken.get(&stat.parent).filter(|_| stat.is_whole(one.process));
+        // A program that the parent has started, also the same one, has another stack, and none of the copies.
+        let parent = parent.filter(|parent| (&parent.key, parent.life) == (&one.key, one.life));
+        let Some(parent) = parent.map(|parent| parent.process) else { return };
+        let is_ours = self.restores.is_changed(parent) || self.verify.had_copies(parent);
+        if is_ours
+            && self.verify.inherits(one.process)
+            && !self.verify.is_on(parent)
+            && !self.verify.pays(&one.key, now())
+        {
+            self.restores.add(one.instance());
         }
     }
 
     /// Takes note of a process that has ended.
     pub fn ended(&mut self, process: Identity) {
         self.later.set(process, None);
+        self.old.remove(&process);
         self.verify.ended(process);
         if self.taken.get(&process.0).is_some_and(|taken| taken.process == process) {
             self.forget(process.0);
@@ -254,22 +268,22 @@ impl Machine {
         let mut restored = Vec::new();
         if !self.verify.pays(&ended.program, now) {
             let lifted = self.lifted(&ended.program);
-            restored = lifted.iter().map(|(_, process)| *process).collect();
+            let all = lifted.iter().map(|(_, instance)| *instance);
             // The experiment may have been killed while it was lifted.
-            if !restored.contains(&ended.process) {
-                restored.push(ended.process);
-            }
+            restored =
+                all.filter(|one| one.process != ended.instance.process).chain([ended.instance]).collect();
             let wants: BTreeSet<Wants> = lifted.into_iter().filter_map(|(wants, _)| wants).collect();
-            self.renew(&wants, &restored);
+            let without: Vec<Identity> = restored.iter().map(|instance| instance.process).collect();
+            self.renew(&wants, &without);
         }
-        self.restores.after(ended.child, ended.process, restored);
+        self.restores.after(ended.child, ended.instance, restored);
     }
 
     /// Returns the processes of a program that this service may have lifted, also those that wait to be named to a lifter again.
-    fn lifted(&self, program: &Program) -> Vec<(Option<Wants>, Identity)> {
+    fn lifted(&self, program: &Program) -> Vec<(Option<Wants>, Instance)> {
         let all = self.taken.values().filter(|taken| taken.verify && taken.key == *program);
         let ours = all.filter(|taken| self.verify.is_ours(taken.process));
-        ours.map(|taken| (taken.wants, taken.process)).collect()
+        ours.map(|taken| (taken.wants, taken.instance())).collect()
     }
 
     /// Takes processes from the lifters that have them. They are ended and started again, as they may be in the middle of a lift, and
@@ -321,6 +335,11 @@ impl Machine {
         self.memory
     }
 
+    /// Returns how many processes are to be restored, and are not yet.
+    pub fn to_restore(&self) -> usize {
+        self.restores.waiting()
+    }
+
     /// Returns how many processes were restored.
     pub fn restored(&self) -> u64 {
         self.restores.count
@@ -367,8 +386,8 @@ impl Machine {
         self.restores.hurry();
         self.lifters.end();
         let _ = self.verify.end(deadline, now());
-        self.restores.end(deadline);
         self.records.end(self.taken.values(), &helpers(&self.lifters, &self.verify));
+        self.restores.end(deadline);
     }
 }
 
@@ -403,7 +422,7 @@ mod tests {
         let key = machine.taken[&1].key.clone();
         machine.taken.values_mut().for_each(|taken| taken.is_given = false);
         let lifted =
-            |machine: &Machine| machine.lifted(&key).iter().map(|(_, (pid, _))| *pid).collect::<Vec<_>>();
+            |machine: &Machine| machine.lifted(&key).iter().map(|(_, one)| one.process.0).collect::<Vec<_>>();
         assert_eq!(lifted(&machine), [1, 2]);
         machine.ended((2, 1));
         assert_eq!(lifted(&machine), [1]);
@@ -414,20 +433,28 @@ mod tests {
     fn what_a_lifted_process_forks_is_restored_too() {
         let own = Process::OWN.stat().unwrap();
         let parent = Process::new(own.parent).stat().unwrap().identity();
-        let of = |process, build_id: &str| {
+        let of = |process, build_id: &str, life| {
             let key = Program { build_id: build_id.into(), unit: None };
-            Taken { process, verify: true, key, ..Taken::example(process) }
+            Taken { verify: true, key, life: Some(life), ..Taken::example(process) }
         };
-        let mut machine = machine([]);
-        machine.taken.insert(parent.0, of(parent, "a"));
+        let mut machine = machine([of(parent, "a", 7)]);
         let child = own.identity();
-        machine.take_fork(&of(child, "a"));
+        machine.take_fork(&of(child, "a", 7));
         assert!(!machine.verify.is_ours(child), "the parent was not lifted");
         machine.verify.given(parent);
-        machine.take_fork(&of(child, "b"));
-        machine.take_fork(&of((child.0, child.1 + 1), "a"));
-        assert!(!machine.verify.is_ours(child), "it has executed another program, or is another process");
-        machine.take_fork(&of(child, "a"));
-        assert!(machine.verify.is_ours(child));
+        machine.take_fork(&of(child, "b", 7));
+        machine.take_fork(&of(child, "a", 8));
+        machine.take_fork(&of((child.0, child.1 + 1), "a", 7));
+        assert!(!machine.verify.is_ours(child), "it has executed a program, or is another process");
+        assert_eq!(machine.to_restore(), 0);
+        // Nothing says that it pays.
+        machine.take_fork(&of(child, "a", 7));
+        assert!(machine.verify.is_ours(child) && machine.to_restore() == 1);
+        machine.take_fork(&of(child, "a", 7));
+        assert_eq!(machine.to_restore(), 1);
+        // It was forked before the parent was restored, and is seen afterwards.
+        machine.verify.ended(child);
+        machine.verify.restored(parent);
+        assert!(!machine.verify.is_ours(parent) && machine.verify.had_copies(parent));
     }
 }

@@ -3,12 +3,12 @@
 //! nothing here reads the memory of a process: it may hold up who does.
 
 use super::child::start_to_the_end;
+use super::instance::Instance;
 use crate::journal::{Level, log};
 use hugelift_core::addr::human_bytes;
 use hugelift_core::proc_stat::Identity;
 use hugelift_core::restore::Restored;
 use hugelift_linux::command::{drain, never_wait};
-use hugelift_linux::proc::procfs::is_whole;
 use hugelift_linux::proc::turn::turn_of_change;
 use nix::errno::Errno;
 use serde::Deserialize;
@@ -66,7 +66,7 @@ struct Running {
 /// A process that is to be restored.
 #[derive(Clone, Copy, Debug)]
 struct Due {
-    process: Identity,
+    instance: Instance,
     /// How often that has failed.
     failures: u32,
     /// Not before this time.
@@ -78,7 +78,7 @@ struct Due {
 struct Waiting {
     experiment: Child,
     /// The process that it is about.
-    process: Identity,
+    instance: Instance,
     /// Whether the process is restored afterwards: the experiment may have been killed while it was lifted.
     is_due: bool,
 }
@@ -95,8 +95,8 @@ struct Row {
 }
 
 impl Due {
-    fn now(process: Identity) -> Due {
-        Due { process, failures: 0, at: Instant::now() }
+    fn process(&self) -> Identity {
+        self.instance.process
     }
 }
 
@@ -143,34 +143,34 @@ impl Restores {
     }
 
     /// Restores processes. The one of an experiment that may not have ended yet is restored once it has, if it is among them.
-    pub fn after(&mut self, experiment: Child, process: Identity, restored: Vec<Identity>) {
-        let mut restored: BTreeSet<Identity> = restored.into_iter().collect();
-        let is_due = restored.remove(&process);
-        self.waiting.push(Waiting { experiment, process, is_due });
-        restored.into_iter().for_each(|process| self.add(process));
-        self.check_at = Instant::now();
-        self.turn();
+    pub fn after(&mut self, experiment: Child, instance: Instance, restored: Vec<Instance>) {
+        let mut restored: BTreeSet<Instance> = restored.into_iter().collect();
+        let is_due = restored.remove(&instance);
+        self.waiting.push(Waiting { experiment, instance, is_due });
+        restored.into_iter().for_each(|instance| self.add(instance));
+        self.turn_now();
     }
 
-    fn add(&mut self, process: Identity) {
-        if !self.has(process) {
-            self.due.push(Due::now(process));
+    /// Restores a process.
+    pub fn add(&mut self, instance: Instance) {
+        self.add_at(instance, Instant::now());
+    }
+
+    fn add_at(&mut self, instance: Instance, at: Instant) {
+        if !self.has(instance.process) {
+            self.due.push(Due { instance, failures: 0, at });
         }
     }
 
-    /// Forgets a process that has become another program, unless its restoring has begun: its copies are gone.
-    pub fn forget(&mut self, process: Identity) {
-        self.due.retain(|due| due.process != process);
-        let its = self.waiting.iter_mut().filter(|waiting| waiting.process == process);
-        its.for_each(|waiting| waiting.is_due = false);
-    }
-
-    /// Takes what has ended, and begins what is due.
+    /// Takes what has ended, and begins what is due, from time to time.
     pub fn turn(&mut self) {
-        let now = Instant::now();
-        if now < self.check_at {
-            return;
+        if Instant::now() >= self.check_at {
+            self.turn_now();
         }
+    }
+
+    fn turn_now(&mut self) {
+        let now = Instant::now();
         for mut running in std::mem::take(&mut self.running) {
             match running.turn() {
                 Ok(None) => self.running.push(running),
@@ -181,12 +181,17 @@ impl Restores {
         for mut waiting in std::mem::take(&mut self.waiting) {
             match waiting.experiment.try_wait() {
                 Ok(None) => self.waiting.push(waiting),
-                _ if waiting.is_due => self.add(waiting.process),
+                _ if waiting.is_due => self.add_at(waiting.instance, now),
                 _ => {}
             }
         }
+        let mut free = self.most.saturating_sub(self.answering());
         for due in std::mem::take(&mut self.due) {
-            self.begin(due, now);
+            if now < due.at || free == 0 {
+                self.due.push(due);
+            } else if due.instance.is_whole() {
+                free -= usize::from(self.begin(due, now));
+            }
         }
         self.check_at = now + if self.answering() > 0 { CHECK_RUNNING } else { CHECK };
     }
@@ -196,30 +201,30 @@ impl Restores {
         self.running.iter().filter(|running| running.began.elapsed() < SILENT).count()
     }
 
-    fn begin(&mut self, due: Due, now: Instant) {
-        let pid = due.process.0;
-        if !is_whole(due.process) {
-            return;
-        }
-        if now < due.at || self.answering() >= self.most {
-            return self.due.push(due);
-        }
+    /// Begins one. Returns whether it runs.
+    fn begin(&mut self, due: Due, now: Instant) -> bool {
+        let (pid, _) = due.process();
         // While a user compares it, nobody else changes it.
         if turn_of_change(pid).is_none() {
-            return self.due.push(Due { at: now + AGAIN, ..due });
+            self.due.push(Due { at: now + AGAIN, ..due });
+            return false;
         }
         match (self.start)(pid).and_then(|child| Running::new(child, due)) {
-            Ok(running) => self.running.push(running),
+            Ok(running) => {
+                self.running.push(running);
+                true
+            }
             Err(error) => {
                 log(Level::Warning, &format!("cannot start hugelift restore {pid}: {error}"));
                 self.failed(due, now);
+                false
             }
         }
     }
 
     /// Takes note of a restoring that has succeeded. A part of the copies may stay all the same.
     fn ended(&mut self, running: &Running, now: Instant) {
-        let process = running.due.process;
+        let process = running.due.process();
         let Some(Restored { copied_bytes, restored_bytes, differing_bytes }) = running.restored() else {
             return self.failed(running.due, now);
         };
@@ -227,10 +232,11 @@ impl Restores {
             0 => self.done.push(process),
             left if left > differing_bytes => return self.failed(running.due, now),
             left => {
-                // Another try would find the same.
+                // Another try would find the same now.
                 let (pid, left) = (process.0, human_bytes(left));
                 let line = format!(
-                    "{left} of process {pid} stay copies: they differ from the file, as a breakpoint makes them"
+                    "{left} of process {pid} stay copies: they differ from the file, as a breakpoint makes them; \
+                     'hugelift restore {pid}' tries it again"
                 );
                 log(Level::Warning, &line);
             }
@@ -244,25 +250,22 @@ impl Restores {
     }
 
     fn failed(&mut self, due: Due, now: Instant) {
-        let Due { process, failures, .. } = due;
-        if !is_whole(process) {
-            return;
-        }
+        let Due { instance, failures, .. } = due;
         match failures + 1 {
-            failures @ ..TRIES => self.due.push(Due { process, failures, at: now + AGAIN }),
-            _ => stays(process),
+            failures @ ..TRIES => self.due.push(Due { instance, failures, at: now + AGAIN }),
+            _ => stays(instance),
         }
     }
 
     /// Returns whether it is restored, or an experiment that has not ended may change it.
     pub fn is_changed(&self, process: Identity) -> bool {
-        self.has(process) || self.waiting.iter().any(|waiting| waiting.process == process)
+        self.has(process) || self.waiting.iter().any(|waiting| waiting.instance.process == process)
     }
 
     /// Returns whether it is restored, or is to be.
     fn has(&self, process: Identity) -> bool {
         let running = self.running.iter().map(|running| &running.due);
-        self.due.iter().chain(running).any(|due| due.process == process)
+        self.due.iter().chain(running).any(|due| due.process() == process)
     }
 
     /// Begins what is due, as the service ends. [`Restores::end`] waits for it.
@@ -270,8 +273,7 @@ impl Restores {
         let now = Instant::now();
         self.most = MOST_AT_END;
         self.due.iter_mut().for_each(|due| due.at = now);
-        self.check_at = now;
-        self.turn();
+        self.turn_now();
     }
 
     /// Begins all that is due, and waits until nothing runs any more, or until this time has come. What has begun goes on by itself
@@ -280,18 +282,22 @@ impl Restores {
         self.hurry();
         loop {
             let now = Instant::now();
-            if self.waiting.is_empty() && self.answering() == 0 || now >= deadline {
-                break;
-            }
             if now + LAST >= deadline {
                 self.most = usize::MAX;
             }
+            self.turn_now();
+            if self.waiting.is_empty() && self.answering() == 0 || now >= deadline {
+                break;
+            }
             std::thread::sleep(CHECK_AT_END);
-            self.check_at = Instant::now();
-            self.turn();
         }
-        let waiting = self.waiting.iter().filter(|waiting| waiting.is_due).map(|waiting| waiting.process);
-        self.due.iter().map(|due| due.process).chain(waiting).for_each(stays);
+        let waiting = self.waiting.iter().filter(|waiting| waiting.is_due).map(|waiting| waiting.instance);
+        self.due.iter().map(|due| due.instance).chain(waiting).for_each(stays);
+    }
+
+    /// Returns how many are due, or wait for the end of an experiment.
+    pub fn waiting(&self) -> usize {
+        self.due.len() + self.waiting.iter().filter(|waiting| waiting.is_due).count()
     }
 
     /// Returns when there is something to do.
@@ -301,8 +307,12 @@ impl Restores {
     }
 }
 
-/// Says that a process was not restored.
-fn stays((pid, _): Identity) {
+/// Says that a process was not restored, if there is still something to restore.
+fn stays(instance: Instance) {
+    if !instance.is_whole() {
+        return;
+    }
+    let pid = instance.process.0;
     let line = format!("process {pid} stays lifted, and no gain was measured; try 'hugelift restore {pid}'");
     log(Level::Warning, &line);
 }
@@ -342,8 +352,13 @@ mod tests {
         sh(&format!(r#"echo '{{"version":1,"processes":[{{"pid":1,"error":null,{row}}}]}}'"#))
     }
 
-    fn identity(child: &Child) -> Identity {
-        Process::new(child.id()).stat().unwrap().identity()
+    fn instance(child: &Child) -> Instance {
+        Instance { process: Process::new(child.id()).stat().unwrap().identity(), stack: None }
+    }
+
+    /// Returns that of no process.
+    fn nobody() -> Instance {
+        Instance { process: (1, 1), stack: None }
     }
 
     fn kill(children: impl IntoIterator<Item = Child>) {
@@ -375,14 +390,17 @@ mod tests {
         let mut experiment = cat();
         let goes_on = experiment.stdin.take();
         let process = (std::process::id(), 1);
+        let of_experiment = Instance { process, stack: None };
         let other = cat();
-        restores.after(experiment, process, vec![process, identity(&other)]);
+        restores.after(experiment, of_experiment, vec![of_experiment, instance(&other)]);
         assert!(restores.is_changed(process) && !restores.is_changed((1, 1)));
+        let deadline = Instant::now() + Duration::from_secs(100);
         while restores.count == 0 {
-            restores.check_at = Instant::now();
-            restores.turn();
+            assert!(Instant::now() < deadline, "{restores:?}");
+            std::thread::sleep(CHECK_AT_END);
+            restores.turn_now();
         }
-        assert_eq!(restores.take_done(), [identity(&other)]);
+        assert_eq!(restores.take_done(), [instance(&other).process]);
         restores.end(Instant::now());
         assert!(restores.is_changed(process), "its time is over at once");
         drop(goes_on);
@@ -397,8 +415,9 @@ mod tests {
         let mut restores = of(|_| of_ten(10, 0));
         let [one, other] = [cat(), cat()];
         let comparison = turn(one.id()).unwrap();
-        let [first, second] = [&one, &other].map(identity);
-        restores.after(ended(), (1, 1), vec![first, second]);
+        let both = [&one, &other].map(instance);
+        let [first, second] = both.map(|instance| instance.process);
+        restores.after(ended(), nobody(), both.to_vec());
         calm(&mut restores);
         assert_eq!((restores.is_changed(first), restores.is_changed(second)), (true, false));
         assert_eq!((restores.count, restores.take_done()), (1, vec![second]));
@@ -412,15 +431,16 @@ mod tests {
     #[test]
     fn copies_that_stay_were_not_restored() {
         let process = cat();
-        let id = identity(&process);
+        let one = instance(&process);
+        let id = one.process;
         // Nobody could restore the rest just now.
         let mut restores = of(|_| of_ten(4, 2));
-        restores.after(ended(), (1, 1), vec![id, id]);
+        restores.after(ended(), nobody(), vec![one, one]);
         calm(&mut restores);
         assert_eq!((restores.count, failures(&restores), restores.take_done()), (0, vec![1], vec![]));
         // The rest differs from its file, and will the next time. It is still a copy of this service.
         let mut restores = of(|_| of_ten(4, 6));
-        restores.after(ended(), (1, 1), vec![id]);
+        restores.after(ended(), nobody(), vec![one]);
         calm(&mut restores);
         assert_eq!((restores.count, failures(&restores), restores.take_done()), (1, vec![], vec![]));
         // There were none, and an answer that says nothing.
@@ -429,11 +449,11 @@ mod tests {
                 r#"echo '{"processes":[{"restored":{"copied_bytes":0,"restored_bytes":0,"differing_bytes":0}}]}'"#,
             )
         });
-        restores.after(ended(), (1, 1), vec![id]);
+        restores.after(ended(), nobody(), vec![one]);
         calm(&mut restores);
         assert_eq!((restores.count, failures(&restores), restores.take_done()), (0, vec![], vec![id]));
         let mut restores = of(|_| sh("echo '{\"processes\":[{\"error\":\"no\"}]}'"));
-        restores.after(ended(), (1, 1), vec![id]);
+        restores.after(ended(), nobody(), vec![one]);
         calm(&mut restores);
         assert_eq!((restores.count, failures(&restores), restores.take_done()), (0, vec![1], vec![]));
         kill([process]);
@@ -448,9 +468,9 @@ mod tests {
             )
         });
         let process = cat();
-        restores.after(ended(), (1, 1), vec![identity(&process)]);
+        restores.after(ended(), nobody(), vec![instance(&process)]);
         calm(&mut restores);
-        assert_eq!((restores.count, restores.take_done()), (1, vec![identity(&process)]));
+        assert_eq!((restores.count, restores.take_done()), (1, vec![instance(&process).process]));
         kill([process]);
     }
 
@@ -459,11 +479,10 @@ mod tests {
         let mut restores = of(|_| sh("exec sleep 600"));
         restores.most = 1;
         let mut all: Vec<Child> = (0..2).map(|_| cat()).collect();
-        restores.after(ended(), (1, 1), all.iter().map(identity).collect());
+        restores.after(ended(), nobody(), all.iter().map(instance).collect());
         assert_eq!((restores.running.len(), restores.due.len()), (1, 1));
         restores.running[0].began -= SILENT;
-        restores.check_at = Instant::now();
-        restores.turn();
+        restores.turn_now();
         assert_eq!((restores.running.len(), restores.due.len()), (2, 0));
         all.extend(restores.running.into_iter().map(|running| running.child));
         kill(all);
@@ -474,7 +493,7 @@ mod tests {
     fn all_that_is_due_begins_before_the_end() {
         let all: Vec<Child> = (0..MOST_AT_END + 2).map(|_| cat()).collect();
         let mut restores = of(|_| sh("exec sleep 600"));
-        restores.after(ended(), (1, 1), all.iter().map(identity).collect());
+        restores.after(ended(), nobody(), all.iter().map(instance).collect());
         assert_eq!((restores.running.len(), restores.due.len()), (MOST, MOST_AT_END + 2 - MOST));
         restores.due[0].at += AGAIN;
         restores.hurry();
@@ -484,28 +503,31 @@ mod tests {
         kill(all.into_iter().chain(restores.running.into_iter().map(|running| running.child)));
     }
 
+    /// It has become so while it was due, while the experiment went on, and while it was restored.
     #[test]
     fn one_that_has_become_another_program_is_not_restored() {
+        let process = cat();
+        let old = Instance { stack: Some(1), ..instance(&process) };
         let mut restores = of(|_| of_ten(10, 0));
-        let [one, other] = [cat(), cat()];
-        let comparisons = [one.id(), other.id()].map(|pid| turn(pid).unwrap());
-        let [first, second] = [&one, &other].map(identity);
-        let mut experiment = cat();
-        let goes_on = experiment.stdin.take();
-        restores.after(experiment, first, vec![first, second]);
-        [first, second].into_iter().for_each(|process| restores.forget(process));
-        assert_eq!([first, second].map(|process| restores.is_changed(process)), [true, false]);
-        drop((goes_on, comparisons));
+        restores.after(ended(), nobody(), vec![old]);
+        restores.after(ended(), old, vec![old]);
         calm(&mut restores);
         assert_eq!((restores.count, restores.next()), (0, None));
-        kill([one, other]);
+        let mut restores = of(|_| sh("exit 1"));
+        restores.after(ended(), nobody(), vec![instance(&process)]);
+        restores.running.iter_mut().for_each(|running| running.due.instance = old);
+        restores.due.iter_mut().for_each(|due| due.instance = old);
+        calm(&mut restores);
+        calm(&mut restores);
+        assert_eq!((restores.count, restores.next()), (0, None));
+        kill([process]);
     }
 
     #[test]
     fn one_that_fails_is_tried_some_times() {
         let mut restores = of(|_| sh("exit 1"));
         let process = cat();
-        restores.after(ended(), (1, 1), vec![identity(&process)]);
+        restores.after(ended(), nobody(), vec![instance(&process)]);
         for count in 1..TRIES {
             calm(&mut restores);
             assert_eq!(failures(&restores), [count]);

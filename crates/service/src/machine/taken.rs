@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A process that the policy takes.
 
+use crate::machine::instance::Instance;
 use crate::machine::line::Huge;
 use crate::machine::memory::Memory;
 use crate::machine::wants::Wants;
@@ -76,6 +77,11 @@ impl Taken {
             huge: Huge::new(),
             refusal: None,
         }
+    }
+
+    /// Returns the process with the program that it executes.
+    pub fn instance(&self) -> Instance {
+        Instance { process: self.process, stack: self.life }
     }
 
     /// Returns whether the same is to be done with the same program in the same process.

@@ -79,9 +79,14 @@ impl MachineThread {
         let deadline = Instant::now() + ENDING;
         while !self.thread.is_finished() {
             if Instant::now() >= deadline {
-                let line = "the end is not waited for any longer: processes that were to be restored may stay lifted \
-                            ('hugelift inspect PID' shows it, 'hugelift restore PID' restores one)";
-                return log(Level::Warning, line);
+                let line = match self.seen().to_restore {
+                    0 => "the thread that watches the machine does not end: a process holds it up".into(),
+                    waiting => format!(
+                        "the thread that watches the machine does not end: of the processes that it lifts, {waiting} stay so, and no \
+                         gain was measured; 'hugelift restore PID' restores one"
+                    ),
+                };
+                return log(Level::Warning, &line);
             }
             std::thread::sleep(CHECK);
         }

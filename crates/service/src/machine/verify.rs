@@ -5,6 +5,7 @@
 use super::books::now;
 use super::copies;
 use super::experiment::Experiment;
+use super::instance::Instance;
 use super::outcome::Outcome;
 use super::taken::Taken;
 use crate::journal::{Level, log};
@@ -27,6 +28,8 @@ const CHECK_PAUSE: Duration = Duration::from_secs(5);
 const LEAST: u64 = 1;
 /// How many are checked in one turn.
 const CANDIDATES: usize = 8;
+/// A new process is seen within this time, at the next listing.
+const UNSEEN: Duration = Duration::from_secs(60);
 /// From so many processes on, it is checked which of the lifted processes still live.
 const KEPT: usize = 10_000;
 
@@ -35,12 +38,14 @@ const KEPT: usize = 10_000;
 pub struct Verify {
     settings: Settings,
     verifier: Verifier,
-    experiment: Option<(Experiment, PathBuf)>,
+    experiment: Option<(Experiment, Instance, PathBuf)>,
     check_at: Instant,
     /// Processes that had copies before this service knew them: another hugelift lifts them, and they are left alone.
     others: BTreeSet<Identity>,
     /// Processes that were named to a lifter of this service, by this policy or an earlier one: their copies are its own.
     ours: BTreeSet<Identity>,
+    /// Processes that had copies of this service until these times.
+    former: BTreeMap<Identity, Instant>,
 }
 
 /// An experiment that has ended.
@@ -51,7 +56,7 @@ pub struct Ended {
     /// The result, as it is written down.
     pub experiment: entry::Experiment,
     /// The process on which the experiment was made.
-    pub process: Identity,
+    pub instance: Instance,
     /// The process that has made the experiment. It may not have ended yet.
     pub child: Child,
 }
@@ -66,6 +71,7 @@ impl Verify {
             check_at: Instant::now(),
             others: BTreeSet::new(),
             ours: BTreeSet::new(),
+            former: BTreeMap::new(),
         }
     }
 
@@ -100,17 +106,27 @@ impl Verify {
         }
     }
 
-    /// Takes note of a process that another one has forked. It has the same copies, which are this service's if those of the other
-    /// one are, or may be while an experiment lifts and restores that.
-    pub fn forked(&mut self, parent: Identity, child: Identity) {
-        if self.is_ours(parent) || self.is_on(parent) {
+    /// Returns whether a process has copies of this service, or had them so recently that what it has forked with them is new. An
+    /// experiment lifts and restores it in turn.
+    pub fn had_copies(&self, process: Identity) -> bool {
+        let was_ours = self.former.get(&process).is_some_and(|until| until.elapsed() < UNSEEN);
+        was_ours || self.is_ours(process) || self.is_on(process)
+    }
+
+    /// Takes note that a process has inherited copies of this service by fork(2). Returns whether that is new.
+    pub fn inherits(&mut self, child: Identity) -> bool {
+        let is_new = !self.others.contains(&child) && !self.is_ours(child);
+        if is_new {
             self.given(child);
         }
+        is_new
     }
 
     /// Takes note that a process has no copies of this service any more.
     pub fn restored(&mut self, process: Identity) {
         self.ours.remove(&process);
+        self.former.retain(|_, until| until.elapsed() < UNSEEN);
+        self.former.insert(process, Instant::now());
     }
 
     /// Returns whether the copies of a process are of this service.
@@ -120,18 +136,19 @@ impl Verify {
 
     /// Returns whether there is an experiment on this process.
     pub fn is_on(&self, process: Identity) -> bool {
-        self.experiment.as_ref().is_some_and(|(experiment, _)| experiment.process == process)
+        self.experiment.as_ref().is_some_and(|(experiment, ..)| experiment.process == process)
     }
 
     /// Takes what the experiment has found out, once it has ended.
     pub fn turn(&mut self, now: u64) -> Option<Ended> {
-        let (experiment, _) = self.experiment.as_mut()?;
+        self.verifier.check_clock(now);
+        let (experiment, ..) = self.experiment.as_mut()?;
         let Outcome { measure, ratio, pairs, verdict } = experiment.turn()?;
-        let (experiment, path) = self.experiment.take()?;
-        let (child, process) = experiment.into_child();
+        let (experiment, instance, path) = self.experiment.take()?;
+        let child = experiment.into_child();
         let (program, until) = self.verifier.end(verdict, now)?;
         let experiment = entry::Experiment { path, measure, ratio, pairs, verdict, until };
-        Some(Ended { program, experiment, process, child })
+        Some(Ended { program, experiment, instance, child })
     }
 
     /// Chooses a process whose turn it is; `None` if there may be no experiment now. Processes of units come first, and processes
@@ -191,7 +208,7 @@ impl Verify {
         match Experiment::start(one.process, self.settings.length) {
             Ok(experiment) => {
                 log(Level::Info, &format!("{name}: an experiment of {} s begins", self.settings.length));
-                self.experiment = Some((experiment, one.program.as_os_str().into()));
+                self.experiment = Some((experiment, one.instance(), one.program.as_os_str().into()));
             }
             Err(error) => {
                 log(Level::Warning, &format!("{name}: cannot start an experiment: {error}"));
@@ -202,7 +219,7 @@ impl Verify {
 
     /// Returns the experiment that runs.
     pub fn experiment(&self) -> Option<&Experiment> {
-        self.experiment.as_ref().map(|(experiment, _)| experiment)
+        self.experiment.as_ref().map(|(experiment, ..)| experiment)
     }
 
     /// Returns when there is something to do without an event. Only processes that wait need a check.
@@ -221,8 +238,9 @@ impl Verify {
 
     /// Ends the experiment that runs, of which nothing is known then. The process is restored. Returns the
     /// experiment's own process, and the one that it is about, if it has not ended by the deadline.
-    pub fn end(&mut self, deadline: Instant, now: u64) -> Option<(Child, Identity)> {
+    pub fn end(&mut self, deadline: Instant, now: u64) -> Option<(Child, Instance)> {
         self.verifier.give_up(now);
-        self.experiment.take().and_then(|(experiment, _)| experiment.finish(deadline))
+        let (experiment, instance, _) = self.experiment.take()?;
+        Some((experiment.finish(deadline)?, instance))
     }
 }

@@ -23,11 +23,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// What is known of the machine.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
+    /// When that was; `None` at the start.
+    pub at: Option<SystemTime>,
     /// The processes whose files are to be kept in the page cache.
     pub cached: BTreeSet<Identity>,
     /// The processes that the policy takes.
@@ -38,6 +40,8 @@ pub struct Seen {
     pub refusals: u64,
     /// Processes that were restored.
     pub restores: u64,
+    /// How many are to be restored, and are not yet.
+    pub to_restore: usize,
     /// How many processes are not lifted now, by the reason.
     pub refused: BTreeMap<String, u64>,
     /// Bytes of copies.
@@ -257,11 +261,13 @@ impl Watched {
     /// Returns what is known, for others.
     pub fn seen(&self) -> Seen {
         Seen {
+            at: Some(SystemTime::now()),
             cached: self.machine.cached(),
             taken: self.machine.taken().cloned().collect(),
             lifts: self.machine.lifts,
             refusals: self.machine.refusals,
             restores: self.machine.restored(),
+            to_restore: self.machine.to_restore(),
             refused: self.machine.refused(),
             copies: self.machine.copies(),
             memory: self.machine.memory(),

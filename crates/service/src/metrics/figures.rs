@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The numbers that the daemon publishes, as plain data. It fills them after each scan of the machine.
+//! The numbers that the daemon publishes, as plain data. It fills them every ten seconds.
 //!
 //! Sizes are in bytes and times in seconds. What counts events counts them since the daemon has started, unless the
 //! field says otherwise.
@@ -18,7 +18,7 @@ pub struct Figures {
     pub version: String,
     /// When the daemon has started.
     pub started: SystemTime,
-    /// When it last finished a scan of the machine; `None` before the first one.
+    /// When the thread that watches the machine reported last; `None` before the first one.
     pub scanned: Option<SystemTime>,
     /// The programs that it has lifted, in any order. Two entries with the same names are summed.
     pub programs: Vec<ProgramFigures>,

@@ -102,6 +102,12 @@ fn a_clock_that_is_not_set_yet_takes_no_result_away() {
         [Advice::Lift, Advice::Lift, Advice::Wait]
     );
     assert!(!verifier.may_begin(61) && verifier.may_begin(FIRST));
+    // What was written by a clock that went wrong ends in a month all the same.
+    verifier.remember(a.clone(), Verdict::Pays, 1 << 40, 1 << 50, 60);
+    verifier.check_clock(61);
+    assert_eq!(verifier.advise(&a, 1 << 49), Advice::Lift);
+    verifier.check_clock(FIRST);
+    assert_eq!([FIRST, FIRST + month].map(|now| verifier.advise(&a, now)), [Advice::Lift, Advice::Wait]);
 }
 
 /// What happens to a verifier.

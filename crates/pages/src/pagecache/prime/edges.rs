@@ -30,8 +30,8 @@ pub struct Primer {
 }
 
 impl Primer {
-    /// Reads the edges of a file in anew where their folios are small, and returns how large the folios are then. It reads at
-    /// this pace, data files within the pace's budget, and nothing without a pace. Returns `None` if there are no edges, or if
+    /// Reads the edges of a file in anew where their folios are small, and returns how large the folios are then. It reads in
+    /// at this pace, data files within the pace's budget. Without a pace it only finds out how large the folios are. Returns `None` if there are no edges, or if
     /// the sizes of their folios cannot be read: by others than root, in a container, in a file so large that it takes too long.
     /// Code that a process has open for writing is not changed.
     pub fn prime(&mut self, file: &CacheFile, page: PageSize, pace: Option<&mut Pace>) -> Option<Edges> {
