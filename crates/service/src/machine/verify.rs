@@ -145,8 +145,8 @@ impl Verify {
         let (experiment, ..) = self.experiment.as_mut()?;
         let Outcome { measure, ratio, pairs, verdict } = experiment.turn()?;
         let (experiment, instance, path) = self.experiment.take()?;
-        let child = experiment.into_child();
         let (program, until) = self.verifier.end(verdict, now)?;
+        let child = experiment.into_child();
         let experiment = entry::Experiment { path, measure, ratio, pairs, verdict, until };
         Some(Ended { program, experiment, instance, child })
     }
