@@ -121,7 +121,8 @@ impl Verifier {
     /// [`Verifier::check_clock`] cuts it later.
     pub fn remember(&mut self, program: Program, verdict: Verdict, at: u64, until: u64, now: u64) {
         self.is_clock_new |= now < FIRST;
-        let until = if now < FIRST { until } else { until.min(now.saturating_add(self.holds(verdict))) };
+        let until =
+            if now < FIRST { until } else { until.min(now.saturating_add(holds(self.settings, verdict))) };
         self.next = self.next.max(at.min(now).saturating_add(self.settings.pause));
         self.learn(program, verdict, until);
     }
@@ -131,14 +132,9 @@ impl Verifier {
         if now < FIRST || !std::mem::take(&mut self.is_clock_new) {
             return;
         }
-        let holds = |verdict| now.saturating_add(self.holds(verdict));
-        let cut: Vec<(Program, u64)> = self
-            .known
-            .iter()
-            .map(|(one, (verdict, until))| (one.clone(), (*until).min(holds(*verdict))))
-            .collect();
-        for (program, cut) in cut {
-            self.known.entry(program).and_modify(|(_, until)| *until = cut);
+        let settings = self.settings;
+        for (verdict, until) in self.known.values_mut() {
+            *until = (*until).min(now.saturating_add(holds(settings, *verdict)));
         }
     }
 
@@ -170,7 +166,7 @@ impl Verifier {
     /// Ends the experiment with this verdict. Returns of what it was, and until when the verdict holds.
     pub fn end(&mut self, verdict: Verdict, now: u64) -> Option<(Program, u64)> {
         let program = self.running.take()?;
-        let until = now.saturating_add(self.holds(verdict));
+        let until = now.saturating_add(holds(self.settings, verdict));
         self.next = now.saturating_add(self.settings.pause);
         // No result takes no gain away that was measured before.
         let before = self.known.get(&program).map(|(before, _)| *before);
@@ -194,14 +190,6 @@ impl Verifier {
         self.known.values().filter(|(is, until)| *is == verdict && now < *until).count() as u64
     }
 
-    /// Returns how long a verdict holds, in seconds.
-    fn holds(&self, verdict: Verdict) -> u64 {
-        match verdict {
-            Verdict::Unmeasured => self.settings.again.min(AFTER_FAILURE),
-            _ => self.settings.again,
-        }
-    }
-
     fn learn(&mut self, program: Program, verdict: Verdict, until: u64) {
         self.known.insert(program, (verdict, until));
         while self.known.len() > MOST {
@@ -209,5 +197,13 @@ impl Verifier {
                 self.known.iter().min_by_key(|(_, (_, until))| *until).map(|(program, _)| program.clone());
             first.into_iter().for_each(|program| _ = self.known.remove(&program));
         }
+    }
+}
+
+/// Returns how long a verdict holds, in seconds.
+fn holds(settings: Settings, verdict: Verdict) -> u64 {
+    match verdict {
+        Verdict::Unmeasured => settings.again.min(AFTER_FAILURE),
+        _ => settings.again,
     }
 }

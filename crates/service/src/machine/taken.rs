@@ -17,7 +17,7 @@ use hugelift_core::snapshot::Part;
 
 /// Said of a process that no lifter is left for. It has no digits, so that the metrics name it (`refusals`).
 const NO_LIFTER: &str = "it waits: too many rules differ in what they 'do', in 'budget' or in 'per_node', or processes of too many users are \
-                         lifted; rules with the same values count once";
+                         lifted; rules with the same values count once ('hugelift service check' shows the rules)";
 
 /// A process that the policy takes.
 #[derive(Clone, Debug)]
